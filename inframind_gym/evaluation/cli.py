@@ -25,7 +25,7 @@ _TYPER: Final[dict[str, Any]] = {
     "pretty_exceptions_enable": False,
 }
 app = typer.Typer(help="Run policies on suites of episodes, and compare the results.", **_TYPER)
-submit = typer.Typer(help="Submit results, verify submissions, and show their board.", **_TYPER)
+submit = typer.Typer(help="Submit results, and verify submissions.", **_TYPER)
 SUBMISSIONS: Final = Path("benchmarks/submissions")
 
 Json = Annotated[
@@ -134,17 +134,21 @@ def limits(
 
 @app.command()
 def leaderboard(
-    folder: Annotated[Path, typer.Argument(help="Folder of results.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of results, or of all submissions of a suite.")
+    ],
     markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
-    """Rank the policies of a results folder, with 95 % intervals."""
+    """Rank the policies of a results folder, or of submissions, with 95 % intervals."""
     from inframind_gym.evaluation.board import leaderboard as compute
     from inframind_gym.evaluation.board import leaderboard_tables, load_results
+    from inframind_gym.evaluation.submission import MANIFEST, joined
     from inframind_gym.evaluation.tables import show
 
     with friendly():
-        board = compute(load_results(folder))
+        submitted = any(folder.glob(f"*/{MANIFEST}"))
+        board = compute(joined(folder) if submitted else load_results(folder))
         if as_json:
             print(json.dumps(board, allow_nan=False))
         else:
@@ -252,20 +256,3 @@ def verify(
     with friendly():
         for folder in folders:
             print(play_again(folder, full=full, seed=seed, workers=workers), flush=True)
-
-
-@submit.command()
-def board(
-    folder: Annotated[Path, typer.Argument(help="Folder of all submissions.")] = SUBMISSIONS,
-    markdown: Markdown = False,
-) -> None:
-    """Show the boards of all submissions, one a suite; plays nothing."""
-    from inframind_gym.evaluation.board import leaderboard as compute
-    from inframind_gym.evaluation.board import leaderboard_tables
-    from inframind_gym.evaluation.submission import merged
-    from inframind_gym.evaluation.tables import show
-
-    with friendly():
-        for results in merged(folder):
-            board = compute(results)
-            show(leaderboard_tables(board), board["notes"], markdown=markdown)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -60,6 +60,8 @@ class Batch:
 
 class Player:
     """Plays batches of cells of a suite; `progress` is called with numbers of finished records."""
+
+    one_at_a_time: ClassVar[bool] = False  # whether episodes play one after the other, each alone
 
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress

@@ -132,7 +132,7 @@ def play(
         cells = sorted((cell for cell in ids if cell.policy not in out), key=lambda c: c.sort_key)
         if not cells:
             return
-        if suite.one_at_a_time:
+        if player.one_at_a_time:
             workers, max_rows = 1, 1
         # A batch is played in lock-step; episodes of one place end at about the same step.
         size, groups = min(max_rows, math.ceil(len(cells) / workers)), dict[Any, list[Cell]]()

@@ -432,8 +432,7 @@ class ResultStore:
                 family = family_of(header["suite"])
                 for key in ("policies", *family.files()):
                     header[key] = {**old.get(key, {}), **header[key]}
-                for key in header.keys() & set(family.merged):
-                    header[key] = {**header[key], **old.get(key, {}), **header[key]}
+                family.join(header, old)
                 for policy, cells in old.get("planned", {}).items():
                     header["planned"][policy] = {**cells, **header["planned"].get(policy, {})}
                 left_out, asked = old.get("left_out", {}), header["suite"]["policies"]

@@ -6,8 +6,8 @@
     …/config.json     checkpoints, with model.safetensors
 
 A submission is a folder ``<suite>/<name>/`` that is laid out as the working directory of its run:
-checkpoints lie where the policy's name expects them. Policies of this package
-alone are submitted: nothing that comes with a submission is imported.
+checkpoints lie where the policy's name expects them. Policies of this package alone are submitted:
+nothing that comes with a submission is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from inframind_gym.configs import Name, NonNegativeInt, StrictModel, list_configs, validate
 from inframind_gym.errors import InfraMindError, shortened, unknown
@@ -64,6 +64,16 @@ class Submission(StrictModel):
     training_queries: NonNegativeInt | None = None
     files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of every other file, by its path
 
+    @field_validator("policy")
+    @classmethod
+    def _has_what_plays(cls, policy: str) -> str:
+        if any(p.startswith("/") or ".." in Path(p).parts for p in policy.split(":")[1:]):
+            raise ValueError(
+                f"{policy} names a path outside of the submission. Run again with a path below the "
+                "working directory"
+            )
+        return policy
+
 
 class _Line(BaseModel):
     """A line of ``cells.jsonl.gz``; coordinates, which follow from the id, are for readers."""
@@ -78,13 +88,11 @@ class _Line(BaseModel):
 class Checked:
     """A submission that is complete and of this version."""
 
-    folder: Path  # where it is
     submission: Submission  # its manifest
     suite: Suite  # the shipped suite, with the one policy
-    header: dict[str, Any]  # content of ``run.json``, as this version of the package plans the run
     ids: dict[Cell, str]  # all cells of the suite, with their ids
     digests: dict[Cell, str]  # SHA-256 of the records of each cell
-    episodes: dict[Cell, Episode]  # sums of each cell; a submission has no values for the tail
+    results: Results  # sums of each cell, without values for the tail
 
 
 # The check of everything but the records
@@ -98,11 +106,6 @@ def check(folder: Path) -> Checked:
     """
     folder = folder.resolve()
     path = folder / MANIFEST
-    if not path.is_file():
-        raise BenchmarkError(
-            f"{folder} is no submission (no {MANIFEST}). Make one: inframind submit prepare RUN "
-            "--name NAME"
-        )
     submission = validate(read_json(path), Submission, source=str(path))
     there = digests(folder)
     for name in sorted({*there, *submission.files}):
@@ -113,31 +116,31 @@ def check(folder: Path) -> Checked:
         raise BenchmarkError(
             f"{folder}: the submission belongs into a folder {submission.suite}/{submission.name}."
         )
-    stated = store.read_header(folder)
     with chdir(folder):
-        suite, header, ids = _planned(submission, stated)
-    checked = Checked(folder, submission, suite, header, ids, {}, {})
-    layout, planned = suite.layout(header), {name: cell for cell, name in ids.items()}
-    no_tail = (np.zeros(0), np.zeros(0, np.int64))
+        suite, header, ids = _planned(submission, store.read_header(folder))
+    results = Results(folder, header, type(suite), suite.layout(header), {}, {}, has_tails=False)
+    checked = Checked(submission, suite, ids, {}, results)
+    missing, no_tail = {name: cell for cell, name in ids.items()}, (np.zeros(0), np.zeros(0, int))
     for _, content in read_objects(folder / CELLS):
         line = validate(content, _Line, source=str(folder / CELLS))
-        cell = planned.pop(line.id, None)
+        cell = missing.pop(line.id, None)
         if cell is None:
             raise BenchmarkError(
                 f"{folder} has the cell {line.id} twice, or its suite does not plan it."
             )
         try:
             sums = np.array(line.sums)
-            layout.evaluate(sums.sum(axis=0))
+            results.layout.evaluate(sums.sum(axis=0))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise BenchmarkError(f"{folder}: {cell} cannot be read ({error!r:.100}).") from None
         checked.digests[cell] = line.digest
-        checked.episodes[cell] = Episode(line.records, sums, *no_tail)
-    if missing := [cell.where for cell in planned.values()]:
+        results.episodes[cell] = Episode(line.records, sums, *no_tail)
+    if missing:
+        where = [cell.where for cell in missing.values()]
         raise BenchmarkError(
-            f"{folder} has {len(checked.digests)} of the {len(ids)} cells of {submission.suite}. A "
-            "submission has every seed and cell of its suite; missing: "
-            f"{'; '.join(missing[:3])}{'; …' if missing[3:] else ''}."
+            f"{folder} has {len(ids) - len(where)} of the {len(ids)} cells of {submission.suite}. "
+            "A submission has every seed and cell of its suite; missing: "
+            f"{'; '.join(where[:3])}{'; …' if where[3:] else ''}."
         )
     return checked
 
@@ -186,30 +189,22 @@ def _planned(
             f"{unknown('suite', submission.suite, shipped)} A submission is a run of one of these."
         )
     suite = load_suite(submission.suite, {"policies": (policy,)}).resolve()
-    name, *paths = policy.strip().split(":")  # of this package, with files of the folder
-    if name not in POLICIES[suite.players]:
+    if policy.strip().split(":")[0] not in POLICIES[suite.players]:
         raise BenchmarkError(
             f"{policy}: is no policy of this package. Those of your own are added to it "
             "(docs/submissions.md)."
         )
-    if any(path.startswith("/") or ".." in Path(path).parts for path in paths):
-        raise BenchmarkError(f"{policy}: names a path outside of the submission.")
-    if getattr(suite.resolve_policy(policy), "bound", False):
-        raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
-    there, here = stated["settings"], store.settings_of(suite)
-    if there.get("simulator") != here["simulator"]:
-        raise BenchmarkError(
-            f"{submission.name} was made with simulator version {there.get('simulator')}, this is "
-            f"version {here['simulator']}. Run the suite again."
-        )
     command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
     header, _ = store.plan(suite, command)
+    if header["bounds"]:
+        raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
     # How live servers would be called matters to no simulated result.
-    header["settings"] = here | {n: there[n] for n in (*_PACKAGES, "live") if n in there}
+    there = {n: stated["settings"][n] for n in (*_PACKAGES, "live") if n in stated["settings"]}
+    header["settings"] |= there
     if differing := store.differences(stated, header):
         raise BenchmarkError(
             f"{submission.name} is not a run of the suite {submission.suite} as it is shipped here:"
-            f" {shortened('; '.join(differing), 600)}."
+            f" {shortened('; '.join(differing), 600)}. Run the suite again."
         )
     header["settings_hash"] = content_hash(header["settings"])
     ids = store.enter_cells(suite, header)
@@ -245,38 +240,28 @@ def prepare(
             that plays is missing or cannot be published.
     """
     stated = store.read_header(run)
-    known, suite = list(stated["policies"]), stated["suite"]
-    if policy is None and len(known) != 1:
-        raise BenchmarkError(f"{run} has {', '.join(known)}. Choose one with --policy.")
-    policy = policy or known[0]
+    known = list(stated["policies"])
+    if policy is None and len(known) == 1:
+        policy = known[0]
     if policy not in known:
-        raise BenchmarkError(unknown("policy", policy, known))
-    if why := stated.get("left_out", {}).get(policy):
-        raise BenchmarkError(f"{policy} was left out of {run}: {why}")
-    if suite.get("backend") == "vllm":
-        raise BenchmarkError(f"{run} ran on live servers: nobody can play it again.")
+        raise BenchmarkError(f"{run} has {', '.join(known)}. Choose one with --policy.")
     about = {"name": name, "authors": authors, "training_queries": training_queries}
-    content = {**about, "suite": suite["name"], "policy": policy}
+    content = {**about, "suite": stated["suite"]["name"], "policy": policy}
     submission = validate(content, Submission, source="submission")
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging).resolve() / submission.suite / submission.name
         folder.mkdir(parents=True)
-        for path in map(Path, policy.split(":")[1:]):
+        for path in map(Path, submission.policy.split(":")[1:]):
             places = checkpoint.folders(path) if path.is_dir() else ()
             names = (checkpoint.MODEL_FILE, checkpoint.CONFIG_FILE)
             for file in [place / one for place in places for one in names] or [path]:
                 if file.is_file():
-                    if file.is_absolute() or ".." in file.parts:
-                        raise BenchmarkError(
-                            f"{file}: a submission has what plays at the same place as the run. "
-                            "Run it again with a path below the working directory."
-                        )
                     (folder / file).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file, folder / file)
         with chdir(folder):
-            planned, header, ids = _planned(submission, stated)
+            suite, header, ids = _planned(submission, stated)
         (folder / store.HEADER).write_text(json.dumps(header, indent=2) + "\n")
-        layout, lines = planned.layout(header), []
+        layout, lines = suite.layout(header), []
         for one in store.read_cells(run):
             if one is not None and one.cell_id in ids.values():
                 episode = Episode.of(layout, one.columns)
@@ -310,34 +295,33 @@ def verify(
         InfraMindError: It cannot be accepted; says why.
     """
     checked = check(folder)
-    submission, suite, digest_of = checked.submission, checked.suite, checked.digests
+    submission, suite, results = checked.submission, checked.suite, checked.results
     seed = secrets.randbits(32) if seed is None else seed
-    cells = list(digest_of)
-    count = len(cells) if full else math.ceil(len(cells) / SHARE)
-    ids = {cell: checked.ids[cell] for cell in random.Random(seed).sample(cells, count)}
+    count = len(checked.ids) if full else math.ceil(len(checked.ids) / SHARE)
+    ids = dict(random.Random(seed).sample(list(checked.ids.items()), count))
 
     def fail(error: PolicyFailedError) -> None:
         raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
 
-    wrong, layout = set(ids), suite.layout(checked.header)
+    wrong = set(ids)
     report = ProgressReport(sum(map(suite.length, ids)), 0, "replay", suite.unit)
-    with chdir(checked.folder), report:
+    with chdir(results.folder), report:
         given: dict[str, Any] = {"workers": workers or store.available_cores(), "failed": fail}
         for batch in play_cells(suite, ids, progress=report.advance, **given):
             for one in batch:
-                sums = Episode.of(layout, one.columns).sums
-                same = np.array_equal(sums, checked.episodes[one.cell].sums)
-                if same and one.digest == digest_of[one.cell]:
+                sums = Episode.of(results.layout, one.columns).sums
+                same = np.array_equal(sums, results.episodes[one.cell].sums)
+                if same and one.digest == checked.digests[one.cell]:
                     wrong.discard(one.cell)
     if wrong:
-        versions = ", ".join(f"{name} {checked.header['settings'][name]}" for name in _PACKAGES)
+        versions = ", ".join(f"{name} {results.header['settings'][name]}" for name in _PACKAGES)
         named = sorted(cell.where for cell in wrong)
         raise BenchmarkError(
             f"{len(wrong)} of {count} cells have other records when they are played again: "
             f"{'; '.join(named[:3])}. Made with {versions}; choice {seed}."
         )
     return (
-        f"{submission.suite}/{submission.name}: {len(cells)} cells, complete; {count} played "
+        f"{submission.suite}/{submission.name}: {len(checked.ids)} cells, complete; {count} played "
         f"again, all equal (choice {seed})"
     )
 
@@ -345,8 +329,8 @@ def verify(
 # The board of submissions
 
 
-def merged(folder: Path) -> list[Results]:
-    """Return the results of all submissions, SUITE/NAME, as one run a suite, under their names.
+def joined(folder: Path) -> Results:
+    """Return the results of all submissions of a suite, FOLDER/NAME, as one run, by their names.
 
     Nothing is played, and there are no tails, which do not follow from sums. A submission that is
     damaged, incomplete or of another version is left out, with a warning that says why.
@@ -354,35 +338,27 @@ def merged(folder: Path) -> list[Results]:
     Raises:
         BenchmarkError: There is no submission that can be shown.
     """
-    by_suite: dict[str, list[Checked]] = {}
-    for path in sorted(folder.glob(f"*/*/{MANIFEST}")):
+    entries: list[Checked] = []
+    for path in sorted(folder.glob(f"*/{MANIFEST}")):
         try:
-            one = check(path.parent)
-            by_suite.setdefault(one.submission.suite, []).append(one)
+            entries.append(check(path.parent))
         except InfraMindError as error:
             say(f"{path.parent} is left out: {error}")
-    if not by_suite:
-        raise BenchmarkError(
-            f"{folder} has no submission that can be shown. Make one: inframind submit prepare RUN "
-            "--name NAME --authors NAMES"
-        )
-    found = []
-    for suite, entries in by_suite.items():
-        family = type(entries[0].suite)
-        header: dict[str, Any] = {**entries[0].header, "runs": [], "policies": {}, "planned": {}}
-        header["plans"] = {}
-        fits: dict[str, int] = {}
-        episodes: dict[Cell, Episode] = {}
-        for one in entries:
-            name, policy = one.submission.name, one.submission.policy
-            for key in ("policies", "planned"):
-                header[key][name] = one.header[key][policy]
-            header["plans"][name] = one.header.get("plans", {}).get(policy, "")
-            if one.submission.training_queries is not None:
-                fits[name] = one.submission.training_queries
-            episodes |= {replace(cell, policy=name): own for cell, own in one.episodes.items()}
-        if "fits" in header:
-            header["fits"] = {"budget_queries": max(fits.values(), default=0), "queries": fits}
-        layout = family.layout(header)
-        found.append(Results(Path(suite), header, family, layout, episodes, {}, has_tails=False))
-    return found
+    if not entries:
+        raise BenchmarkError(f"{folder} has no submission that can be shown.")
+    first = entries[0].results
+    header: dict[str, Any] = {**first.header, "runs": []}
+    header |= {key: {} for key in ("policies", "planned", "plans")}
+    fits: dict[str, int] = {}
+    episodes: dict[Cell, Episode] = {}
+    for one in entries:
+        name, policy = one.submission.name, one.submission.policy
+        for key in ("policies", "planned", "plans"):
+            header[key][name] = one.results.header.get(key, {}).get(policy, "")
+        if one.submission.training_queries is not None:
+            fits[name] = one.submission.training_queries
+        for cell, episode in one.results.episodes.items():
+            episodes[replace(cell, policy=name)] = episode
+    if "fits" in header:
+        header["fits"] = {"budget_queries": max(fits.values(), default=0), "queries": fits}
+    return replace(first, folder=folder, header=header, episodes=episodes)

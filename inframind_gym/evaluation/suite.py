@@ -76,7 +76,7 @@ class Suite(StrictModel):
     shown: ClassVar[Sequence[str]] = ()  # settings that are copied into a leaderboard
     # Those that ``run.json`` has only where a suite sets them
     shown_if_set: ClassVar[Sequence[str]] = ()
-    # Parts of ``run.json``, by name, that the runs of a folder put together (`header`)
+    # Parts of ``run.json`` (`header`), by name, that the runs of a folder put together
     merged: ClassVar[Sequence[str]] = ()
     # Bound to which a leaderboard has the difference, in place of the ratio to the best one, for
     # scores that have no zero; empty: it has the ratio
@@ -249,6 +249,12 @@ class Suite(StrictModel):
         """Return the family's part of ``run.json``."""
         return {}
 
+    @classmethod
+    def join(cls, header: dict[str, Any], earlier: Mapping[str, Any]) -> None:
+        """Add what earlier runs of the same folder have in the family's part of ``run.json``."""
+        for key in header.keys() & set(cls.merged):
+            header[key] = {**header[key], **earlier.get(key, {}), **header[key]}
+
     # How a cell is played: scenario, plan and policy come together in `env_kwargs`
 
     def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
@@ -267,11 +273,6 @@ class Suite(StrictModel):
 
     def prepare(self, policy: Any) -> None:
         """Prepare a policy that was just reset for how the suite is played."""
-
-    @property
-    def one_at_a_time(self) -> bool:
-        """True if episodes play one after the other, each alone."""
-        return False
 
     def options(self, cells: Sequence[Cell]) -> dict[str, Any] | None:
         """Return the options of the reset, in which the cells of a batch may differ."""

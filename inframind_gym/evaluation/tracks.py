@@ -348,14 +348,14 @@ class TrackSuite(StreamSuite):
         """Say who plans a policy's queries: "own", or the plan that it was given or fitted with."""
         one_agent = {"topology": "IO", "num_agents": 1}
         fits = self.fitted.fits.get(policy, {}).values() if self.division == "orchestrate" else ()
-        plans = set()
-        for name in {play for fit in fits for play in fit.plays} or {policy}:
+        plays, plans = {play for fit in fits for play in fit.plays}, set()
+        for name in plays or {policy}:
             requires = {} if self.division == "route" else requires_of(resolve_policy(name))
             plan = one_agent | requires.get("planner", {})
             own = requires.get("level", "executor") != "executor"
             plans.add("own" if own else "{topology} x {num_agents}".format(**plan))
         text = ", ".join(sorted(plans))
-        return f"{text} (fitted)" if fits and plans != {"own"} else text
+        return f"{text} (fitted)" if any(name.startswith("planned:") for name in plays) else text
 
     # Tracks, and what results depend on
 
@@ -436,6 +436,15 @@ class TrackSuite(StreamSuite):
         fits = {"budget_queries": self.fitted.budget_queries, "queries": self.fitted.queries()}
         plans = {policy: self.plan_of(policy) for policy in self.policies}
         return {"places": places, "fits": fits, "plans": plans} | super().header()
+
+    @classmethod
+    def join(cls, header: dict[str, Any], earlier: Mapping[str, Any]) -> None:
+        """Add the fits of other policies, too; the budget is the largest of the runs."""
+        super().join(header, earlier)
+        both = [one["fits"] for one in (earlier, header) if one.get("fits")]
+        queries = {policy: count for fits in both for policy, count in fits["queries"].items()}
+        budget = max((fits["budget_queries"] for fits in both), default=0)
+        header["fits"] = {"budget_queries": budget, "queries": queries}
 
 
 def _scenario_names(tracks: Mapping[str, TrackConfig]) -> set[str]:

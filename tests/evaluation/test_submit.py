@@ -23,7 +23,7 @@ from inframind_gym.evaluation.submission import (
     MANIFEST,
     check,
     digests,
-    merged,
+    joined,
     prepare,
     verify,
 )
@@ -105,8 +105,7 @@ def forge_lines(folder: Path, change: Callable[[list[dict[str, Any]]], Any]) -> 
 def test_a_submission_is_verified_and_has_the_board_of_its_run(honest: Path) -> None:
     assert "6 cells, complete; 2 played again, all equal (choice 1)" in verify(honest, seed=1)
     assert "6 played again" in verify(honest, full=True)
-    (results,) = merged(honest.parents[1])
-    board = leaderboard(results)
+    board = leaderboard(joined(honest.parent))
     own = leaderboard(load_results(honest.parents[2] / "results"))
     (row,) = board["ranking"]
     (of_run,) = (row for row in own["ranking"] if row["policy"] == "round_robin")
@@ -232,15 +231,15 @@ def test_the_board_shows_all_that_can_be_checked(
     submitted("other")
     submitted("third")
     (tmp_path / "submissions" / "tiny" / "third" / HEADER).write_text("{}")
-    (results,) = merged(Path("submissions"))
-    assert {row["policy"] for row in leaderboard(results)["ranking"]} == {"mine", "other"}
+    board = leaderboard(joined(Path("submissions/tiny")))
+    assert {row["policy"] for row in board["ranking"]} == {"mine", "other"}
     assert "tiny/third is left out" in capsys.readouterr().err
     with pytest.raises(BenchmarkError, match="no submission that can be shown"):
-        merged(Path("nowhere"))
+        joined(Path("nowhere"))
 
 
 def test_the_repository_has_a_board(capsys: pytest.CaptureFixture[str]) -> None:
     """Where this fails, episodes have changed: renew the submissions (docs/submissions.md)."""
-    (results,) = merged(Path(__file__).parents[2] / "benchmarks" / "submissions")
-    assert results.header["suite"]["name"] == "starter"
+    results = joined(Path(__file__).parents[2] / "benchmarks" / "submissions" / "starter")
+    assert results.policies == ("bid_price", "least_loaded")
     assert "left out" not in capsys.readouterr().err

@@ -351,15 +351,21 @@ def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_pa
     assert answered > 0
     board = leaderboard(load_results(tmp_path / "r"), num_resamples=50)
     assert board["fits"] == {"budget_queries": 1000, "queries": {"random": 900}}
+    later = {"fits": {"budget_queries": 0, "queries": {"jsq": 5}}}
+    TrackSuite.join(later, board)
+    assert later["fits"] == {"budget_queries": 1000, "queries": {"random": 900, "jsq": 5}}
 
 
 def test_a_row_says_who_planned(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     fit = refits.Fit(policy="planned:Debate:2:own:jsq", queries=900)
-    refits.add_fits(path, 1000, {"jsq": {"mine/plain": fit}})
-    plans = suite(played, refits=str(path), policies=["adaptive", "jsq", "random", "moa"])
-    names, own = ("adaptive", "jsq", "random", "moa"), "Debate x 2 (fitted)"
-    assert [plans.plan_of(name) for name in names] == ["own", own, "IO x 1", "IO x 5"]
+    constant = refits.Fit(policy="backpressure:30", queries=900)  # which is no plan
+    for name, one in {"jsq": fit, "backpressure": constant}.items():
+        refits.add_fits(path, 1000, {name: {"mine/plain": one}})
+    names = ("adaptive", "jsq", "random", "moa", "backpressure")
+    plans = suite(played, refits=str(path), policies=names)
+    expected = ["own", "Debate x 2 (fitted)", "IO x 1", "IO x 5", "IO x 1"]
+    assert [plans.plan_of(name) for name in names] == expected
     routed = plans.model_copy(update={"division": "route"})
     assert {routed.plan_of(name) for name in names} == {"IO x 1"}
     board = leaderboard(load_results(played / "results"), num_resamples=50)
