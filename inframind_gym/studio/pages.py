@@ -18,42 +18,11 @@ from nicegui import ui
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.studio import views
-from inframind_gym.studio.runs import CHOICES, SETTINGS, Launcher
+from inframind_gym.studio.runs import CHOICES, TEAMS, Launcher
 from inframind_gym.studio.server import Boards
 from inframind_gym.studio.views import Live, Row, chip, each, errors, html, put, table
 from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
 
-# By team: title, what it is, a run in words, what came of it.
-TEAMS: Final = {
-    "pool": (
-        "Pool",
-        "Queries arrive, a router sends their calls to servers, and queues grow where it sends too "
-        "many. Watch a simulated stream, live vLLM servers, or a gateway.",
-        "{policy} on {pool}, {workload} at {arrival_rate_per_min:g}/min",
-        "goodput {goodput:.0%}",
-    ),
-    "token-budget": (
-        "Token budget",
-        "Planner, executor and critic work on a task under a hard ceiling of tokens, and stop "
-        "where further tokens buy too little quality.",
-        "{strategy}, {budget:,} tokens: {task}",
-        "quality {quality:.0f}, {cost_report[tokens]:,} tokens",
-    ),
-    "assignment": (
-        "Assignment",
-        "Four agents share tasks. Q-learning learns who takes which, and who gets too much of the "
-        "recent work is penalised.",
-        "{router}, {arrivals}, {iterations} tasks, seed {seed}",
-        "reward {mean_adjusted_reward:.3f}",
-    ),
-    "coordination": (
-        "Coordination",
-        "A supervisor calls router, planner, retrieval, synthesis and validation, and answers from "
-        "sources before a deadline.",
-        "{question}{scenario}",
-        "{ended_by}",
-    ),
-}
 _LIVE: Final = ("watch_s", "poll_s")  # fields of the pool's form that are those of live servers
 _EXAMPLES: Final = {
     "task": "Write a migration plan from a monolith to three services.",
@@ -72,7 +41,7 @@ _BOARDS: Final = {
 
 def described(run: Run) -> dict[str, Any]:
     """Return what the pages say of a run: name, status, what it plays, result, start."""
-    template, result = TEAMS[run.team][2:]
+    template, result = TEAMS[run.team].run, TEAMS[run.team].result
     if run.settings.get("source", "simulation") != "simulation":
         template, result = "watching the {source}", "{samples} samples"
     summary = run.summary or {}
@@ -93,7 +62,7 @@ def frame(title: str, here: str) -> Iterator[None]:
     ui.colors(primary="#1b5e9e")
     ui.add_head_html(f"<style>{_STYLE.read_text(encoding='utf-8')}</style>")
     current = {here: Markup(' aria-current="page"')}
-    titles = {**{team: words[0] for team, words in TEAMS.items()}, "boards": "Boards"}
+    titles = {**{name: team.title for name, team in TEAMS.items()}, "boards": "Boards"}
     links = ((name, current.get(name, ""), words) for name, words in titles.items())
     put(
         html(
@@ -134,8 +103,8 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
     def team_page(team: str = "pool") -> Any:
         if team not in TEAMS:
             return missing("No such page")
-        with frame(TEAMS[team][0], team):
-            put(html("<p>{}</p>", TEAMS[team][1]))
+        with frame(TEAMS[team].title, team):
+            put(html("<p>{}</p>", TEAMS[team].about))
             live = [name for name in ("pool", "gateway") if getattr(launcher.ways, name)]
             sources = ["simulation", *live] if team == "pool" else [""]
             if len(sources) > 1:
@@ -209,7 +178,7 @@ def _form(launcher: Launcher, team: str, source: str) -> None:
     """Add the form that starts a run of a team, by its settings; of the pool: of one source."""
     controls: dict[str, Any] = {}
     with ui.element("form").classes("order").props(f'aria-label="start {source or team}"'):
-        for name, field in SETTINGS[team].model_fields.items():
+        for name, field in TEAMS[team].settings.model_fields.items():
             if name == "source" or (source and (name in _LIVE) != (source != "simulation")):
                 continue
             default = _EXAMPLES.get(name, field.default)

@@ -5,7 +5,7 @@ a run may reach (`Ways`) is fixed by the command line. Pools write these events:
 
 servers     names, and where they are known GPUs and slots; clock: "simulated" or "wall"
 sample      state of every server at an instant "t" of the clock, in seconds
-decision    of a simulation: the query, its call, and where it went
+decision    of a simulation: the query, its call, where it went, and what is left of its budget
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -113,14 +113,6 @@ class PoolRequest(StrictModel):
     poll_s: Annotated[float, within(0.2, 60.0)] = 2.0
 
 
-SETTINGS: Final[dict[str, type[StrictModel]]] = {
-    "pool": PoolRequest,
-    "token-budget": Order,
-    "assignment": Options,
-    "coordination": CoordinationRequest,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Ways:
     """Models, gateway and pool that runs use."""
@@ -167,6 +159,7 @@ def _play_stream(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
 
     import inframind_gym  # noqa: F401 (registers the environment)
     from inframind_gym.policies import requires_of, resolve_policy
+    from inframind_gym.simulator.workflow.state import PLAN
 
     policy, row = resolve_policy(settings.policy), np.zeros(1, np.int64)
     taken = {"pool", "workload", "arrival_rate_per_min", "num_queries", "budget_s"}
@@ -207,7 +200,12 @@ def _play_stream(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
             sampled_s = now_s
             sample(now_s)
         action = policy.act_batch(observation[None], np.array([context]), row)[0]
-        log.append("decision", _decision(env, context, np.atleast_1d(action)))
+        to, call = env.describe(np.atleast_1d(action))
+        left_s = float(context["arrival_s"] + context["budget_s"]) - now_s
+        decision = {"query": int(context["query"]), "call": call, "to": to}
+        if context["kind"] != PLAN:
+            decision["server"] = servers["names"].index(to.split(", ")[0])
+        log.append("decision", {**decision, "left_s": round(left_s, _DIGITS)})
         observation, _, over, _, _ = env.step(action)
         ended = env.completed()
         if observe is not None and len(ended):
@@ -220,22 +218,6 @@ def _play_stream(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
     names = {"goodput": "good", "solved": "solved", "slo": "in_time"}
     shares = {name: counts[key] / max(counts["done"], 1) for name, key in names.items()}
     log.finish("complete", {"queries": counts["done"], **shares})
-
-
-def _decision(env: StreamEnv, context: np.void, action: Any) -> dict[str, Any]:
-    from inframind_gym.simulator.workflow.roles import ROLES
-    from inframind_gym.simulator.workflow.state import PLAN
-
-    left_s = float(context["arrival_s"] + context["budget_s"] - context["time_s"])
-    event: dict[str, Any] = {"t": round(float(context["time_s"]), _DIGITS)}
-    event |= {"query": int(context["query"]), "left_s": round(left_s, _DIGITS)}
-    event |= {"call": "plan", "to": env.describe(action)[0]}
-    if context["kind"] != PLAN:
-        names, alias = [m.alias for m in env.simulation.pool.models], event["to"].split(", ")[0]
-        role = ROLES[context["role"]].name
-        call = f"{role}, {context['node'] + 1} of {context['num_nodes']}"
-        event |= {"call": call, "server": names.index(alias)}
-    return event
 
 
 def _named(pool: Any, clock: str) -> dict[str, Any]:
@@ -345,6 +327,11 @@ def _watch_gateway(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None
     _until_over(settings, log, look)
 
 
+def _pool(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
+    watch = {"simulation": _play_stream, "pool": _watch_pool, "gateway": _watch_gateway}
+    watch[settings.source](settings, ways, log)
+
+
 # Teams
 
 
@@ -389,10 +376,54 @@ def _coordination(settings: CoordinationRequest, ways: Ways, log: StoppableLog) 
     log.finish("failed" if failed else "complete", {"content": response.content, **figures})
 
 
-# By team, or by the source of a pool.
-_PLAYERS: Final[dict[str, Callable[..., None]]] = {
-    **{"simulation": _play_stream, "pool": _watch_pool, "gateway": _watch_gateway},
-    **{"token-budget": _token_budget, "assignment": _assignment, "coordination": _coordination},
+class Team(NamedTuple):
+    """A team, or the pools, as the studio starts and describes its runs."""
+
+    title: str
+    about: str
+    settings: type[StrictModel]
+    play: Callable[[Any, Ways, StoppableLog], None]
+    run: str  # a run in words: a template of its settings
+    result: str  # what came of it: a template of its summary
+
+
+TEAMS: Final = {
+    "pool": Team(
+        "Pool",
+        "Queries arrive, a router sends their calls to servers, and queues grow where it sends too "
+        "many. Watch a simulated stream, live vLLM servers, or a gateway.",
+        PoolRequest,
+        _pool,
+        "{policy} on {pool}, {workload} at {arrival_rate_per_min:g}/min",
+        "goodput {goodput:.0%}",
+    ),
+    "token-budget": Team(
+        "Token budget",
+        "Planner, executor and critic work on a task under a hard ceiling of tokens, and stop "
+        "where further tokens buy too little quality.",
+        Order,
+        _token_budget,
+        "{strategy}, {budget:,} tokens: {task}",
+        "quality {quality:.0f}, {cost_report[tokens]:,} tokens",
+    ),
+    "assignment": Team(
+        "Assignment",
+        "Four agents share tasks. Q-learning learns who takes which, and who gets too much of the "
+        "recent work is penalised.",
+        Options,
+        _assignment,
+        "{router}, {arrivals}, {iterations} tasks, seed {seed}",
+        "reward {mean_adjusted_reward:.3f}",
+    ),
+    "coordination": Team(
+        "Coordination",
+        "A supervisor calls router, planner, retrieval, synthesis and validation, and answers from "
+        "sources before a deadline.",
+        CoordinationRequest,
+        _coordination,
+        "{question}{scenario}",
+        "{ended_by}",
+    ),
 }
 
 
@@ -415,15 +446,15 @@ class Launcher:
             BusyError: too many are under way.
             ConfigError: there is no such team, or a setting is wrong.
         """
-        if team not in SETTINGS:
-            raise ConfigError(unknown("team", team, SETTINGS))
-        checked: Any = validate(dict(settings), SETTINGS[team], source="settings")
+        if team not in TEAMS:
+            raise ConfigError(unknown("team", team, TEAMS))
+        checked = validate(dict(settings), TEAMS[team].settings, source="settings")
         record = checked.model_dump(mode="json")
-        way = record["source"] if team == "pool" else team
-        record["provider"] = way if team == "pool" else self.ways.provider
-        if way in ("pool", "gateway") and getattr(self.ways, way) is None:
-            raise ConfigError(f"there is no {way} to watch. Start the studio with --{way}.")
-        if team != "pool" and self.ways.model is not None:
+        source = record.get("source")  # of a pool
+        if source in ("pool", "gateway") and getattr(self.ways, source) is None:
+            raise ConfigError(f"there is no {source} to watch. Start the studio with --{source}.")
+        record["provider"] = source or self.ways.provider
+        if source is None and self.ways.model is not None:
             record["model"] = self.ways.model
         with self._lock:
             if len(self._running) >= self._most:
@@ -433,7 +464,7 @@ class Launcher:
             def carry_out() -> None:  # whatever happens, the log finishes the run in the file
                 try:
                     with suppress(Stopped, InfraMindError), log:
-                        _PLAYERS[way](checked, self.ways, log)
+                        TEAMS[team].play(checked, self.ways, log)
                 finally:
                     with self._lock:
                         self._running.pop(log.run_id, None)

@@ -263,9 +263,8 @@ def pool(run: Run, events: Events) -> Parts:
         yield Lines(title, clock, x, lines, step=True)
     if not simulated:
         return
-    columns = {">at s": "{t:.1f}", ">query": "{query}", "call": "{call}", "goes to": "{to}"}
+    columns = {"call": "{call}", "goes to": "{to}", ">left s": "{left_s:.1f}"}
     last = decisions[: -_NEWEST - 1 : -1]
-    columns |= {">left s": "{left_s:.1f}"}
     yield section("Last decisions", table("decisions", columns, last))
 
 
