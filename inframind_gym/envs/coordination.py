@@ -436,7 +436,7 @@ class CoordinationEnv(Env):
 
     ## Options of `reset`
 
-    * `scenario`: "S1" to "S8" (`inframind_gym.teams.coordination.scenarios`).
+    * `scenario`: "S1" to "S8" (`inframind_gym.teams.coordination.simulate.SCENARIOS`).
 
     ## Arguments
 

@@ -370,10 +370,7 @@ def _coordination(settings: CoordinationRequest, ways: Ways, log: StoppableLog) 
         team.warm_up()
         of_query = settings.model_dump(exclude={"question"}, exclude_none=True)
         response = team.process_query(settings.question, settings=of_query)
-    kinds = (str, int, float, bool)
-    figures = {key: x for key, x in response.metadata.items() if isinstance(x, kinds)}
-    failed = figures["ended_by"] in ("failed", "context")
-    log.finish("failed" if failed else "complete", {"content": response.content, **figures})
+    log.finish(*response.summary())
 
 
 class Team(NamedTuple):
@@ -421,7 +418,7 @@ TEAMS: Final = {
         "sources before a deadline.",
         CoordinationRequest,
         _coordination,
-        "{question}{scenario}",
+        "{question}",
         "{ended_by}",
     ),
 }

@@ -15,14 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from inframind_gym.configs import read_setting, validate
-from inframind_gym.errors import ConfigError, friendly, require, unknown
+from inframind_gym.errors import ConfigError, friendly, require
 from inframind_gym.progress import plain_table, say
 from inframind_gym.teams.assignment.rules import TASK_TYPES, Arrivals, Router
 from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, ProviderName, RunLog, Runs, RunStore
 
 if TYPE_CHECKING:
     from inframind_gym.teams.assignment.app import Training
-    from inframind_gym.teams.coordination.scenarios import Played
     from inframind_gym.teams.coordination.settings import AgentResponse
 
 TASK: Final = "Write a guide for new users of a GPU cluster."  # where none is given
@@ -224,12 +223,7 @@ def _print_trace(run_id: str, summary: dict[str, Any], steps: list[dict[str, Any
 
 @run.command("coordination")
 def run_coordination(
-    question: Annotated[
-        str | None, typer.Argument(help="The question. Default: one to show.", show_default=False)
-    ] = None,
-    scenario: Annotated[
-        str | None, typer.Option(metavar="S1-S8", help="Play an acceptance scenario and check it.")
-    ] = None,
+    question: Annotated[str, typer.Argument(help="The question.")] = QUESTION,
     provider: ProviderName = "simulated",
     model: Annotated[
         str | None, typer.Option(envvar="MODEL_PATH", help="Model of the provider.")
@@ -267,16 +261,10 @@ def run_coordination(
         from inframind_gym.policies import resolve_policy
         from inframind_gym.teams.coordination.app import MultiAgentCoordinator
         from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
-        from inframind_gym.teams.coordination.scenarios import SCENARIOS, Played
         from inframind_gym.teams.coordination.settings import MODEL, Query, QuerySettings
         from inframind_gym.teams.llm import SIMULATED, open_provider
 
         # Whatever is wrong is said before anything is loaded.
-        if question is not None and scenario is not None:
-            raise ConfigError("give a question, or --scenario S1 … S8, and not both.")
-        if scenario is not None and scenario not in SCENARIOS:
-            raise ConfigError(unknown("scenario", scenario, tuple(SCENARIOS)))
-        question = QUESTION if question is None else question
         validate({"query": question}, Query, source="question")
         require("langgraph", "the coordination team", "teams")
         variables = [f"{VARIABLES[k]}={v}" for k, v in os.environ.items() if k in VARIABLES]
@@ -286,7 +274,7 @@ def run_coordination(
         way = None if provider == SIMULATED else open_provider(provider, model)
         texts = Corpus.load(corpus)
         record = {
-            "question": question if scenario is None else f"{scenario}, {SCENARIOS[scenario][0]}",
+            "question": question,
             "provider": provider if way is None else f"{provider}, {way.model}",
             "corpus": f"{texts.name}, {len(texts.passages)} passages",
             **settings.model_dump(mode="json", exclude_defaults=True),
@@ -300,12 +288,14 @@ def run_coordination(
             ) as team:
                 say(f"reading {texts.name}: {len(texts.passages)} passages")
                 team.warm_up()
-                if scenario is None:
-                    played = Played(team.process_query(question, settings=settings), {})
-                else:
-                    played = SCENARIOS[scenario][1](team, settings)
-            fails = _finish(played, scenario, log, as_json)
-    raise typer.Exit(fails)
+                response = team.process_query(question, settings=settings)
+            status, summary = response.summary()
+            log.finish(status, summary)
+    if as_json:
+        print(json.dumps({"run_id": log.run_id, **response.model_dump(mode="json")}))
+    else:
+        _print_answer(log.run_id, response)
+    raise typer.Exit(status == "failed")
 
 
 def _ask(when: str, node: str, value: Any) -> bool:
@@ -315,35 +305,9 @@ def _ask(when: str, node: str, value: Any) -> bool:
     return typer.confirm("go on?", default=True, err=True)
 
 
-def _finish(played: Played, scenario: str | None, log: RunLog, as_json: bool) -> bool:
-    """Finish the run of a question or a scenario, and print it; returns whether it failed."""
-    response, metadata = played.response, dict[str, Any]()
-    summary: dict[str, Any] = {"scenario": scenario, "checks": played.checks, "notes": played.notes}
-    fails = not all(played.checks.values())
-    if response is not None:
-        metadata = response.metadata
-        if scenario is None:
-            fails = metadata["ended_by"] in ("failed", "context")
-            summary = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
-        summary["content"] = response.content
-    log.finish("failed" if fails and scenario is None else "complete", summary)
-    if as_json:
-        whole = response.model_dump(mode="json") if response is not None and not scenario else {}
-        print(json.dumps({"run_id": log.run_id, **(whole or {"passed": not fails, **summary})}))
-        return fails
-    simulated = " [simulated]" if metadata.get("simulated") else ""
-    _print(f"run {log.run_id}{simulated}{f': {scenario}' if scenario else ''}")
-    if response is not None:
-        _print_answer(response)
-    for line in played.notes:
-        _print(line)
-    for check, held in played.checks.items():
-        _print(f"{'ok    ' if held else 'MISSED'} {check}")
-    return fails
-
-
-def _print_answer(response: AgentResponse) -> None:
+def _print_answer(run_id: str, response: AgentResponse) -> None:
     metadata = response.metadata
+    _print(f"run {run_id}{' [simulated]' if metadata['simulated'] else ''}")
     _print(response.content)
     if "reason" in metadata:  # it was refused
         _print(metadata["reason"])

@@ -16,11 +16,10 @@ from inframind_gym.teams.coordination.check import find_issues, screen
 from inframind_gym.teams.coordination.retrieval import (
     Corpus,
     Retriever,
-    load_questions,
     rewrite,
 )
 from tests.golden.net import digest_of
-from tests.teams.coordination.runs import COMPLEX, SIMPLE, HashedWords, Model, make
+from tests.teams.coordination.runs import COMPLEX, SIMPLE, HashedWords, Model, load_questions, make
 from tests.teams.token_budget.runs import Log
 
 SCENARIOS = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8")

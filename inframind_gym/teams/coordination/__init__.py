@@ -5,5 +5,4 @@ simulate              simulated questions
 app                   a query in and an answer out; the graph of one query
 agents, prompts       who works; what a model reads and answers, the context of a conversation
 retrieval, check      passages; injection, grounding, abstention
-scenarios             the eight acceptance scenarios
 """

@@ -21,17 +21,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from inframind_gym.configs import StrictModel, validate
 from inframind_gym.errors import ConfigError, TaskError, require, unknown
-from inframind_gym.files import read_objects, read_text, read_yaml
+from inframind_gym.files import read_text, read_yaml
 from inframind_gym.tasks.embedding import MiniLMEmbedder, embed_texts, find_model
-from inframind_gym.teams.coordination.settings import STRATEGIES, Complexity, Document
+from inframind_gym.teams.coordination.settings import STRATEGIES, Document
 
 SHIPPED: Final = Path(__file__).with_name("texts")
 SUFFIXES: Final = (".md", ".markdown", ".txt")
@@ -432,32 +430,3 @@ def _extended(query: str, table: Mapping[str, str], corpus: Corpus) -> str:
         if missing and all(part in corpus.word_counts for part in missing):
             added.append(meaning)
     return " ".join([query, *dict.fromkeys(added)])
-
-
-class Question(StrictModel):
-    """A question of the shipped corpus, with graded labels of the passages that answer it."""
-
-    id: str
-    text: str
-    complexity: Complexity
-    half: Literal["tune", "test"]  # figures are those of the second
-    labels: dict[str, Annotated[int, Field(ge=1, le=2)]]  # 2: answers it, or a part; 1: helps
-
-    @property
-    def answers(self) -> set[str]:
-        """Passages that answer it, or a part of it."""
-        return {doc_id for doc_id, grade in self.labels.items() if grade == 2}
-
-    @property
-    def needed(self) -> int:
-        """Passages that an answer needs."""
-        return 2 if self.complexity == "complex" else 1
-
-
-@cache
-def load_questions() -> tuple[Question, ...]:
-    """Return all questions of the shipped corpus."""
-    path = SHIPPED / "questions.jsonl"
-    return tuple(
-        validate(item, Question, source=f"{path}:{number}") for number, item in read_objects(path)
-    )

@@ -373,3 +373,9 @@ class AgentResponse(StrictModel):
     processing_time: NonNegative = 0.0  # seconds; virtual with simulated answers
     # Earlier messages that the query kept; no part of what is written out.
     history: tuple[dict[str, Any], ...] = Field(default=(), exclude=True, repr=False)
+
+    def summary(self) -> tuple[Literal["complete", "failed"], dict[str, Any]]:
+        """Return how a run of this one query ends: its status, the answer and its figures."""
+        figures = {k: v for k, v in self.metadata.items() if isinstance(v, str | int | float)}
+        failed = figures["ended_by"] in ("failed", "context")
+        return "failed" if failed else "complete", {**figures, "content": self.content}

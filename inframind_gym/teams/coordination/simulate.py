@@ -62,7 +62,7 @@ class Pinned(NamedTuple):
     model: bool = False  # a model decides
 
 
-# Questions of the eight acceptance scenarios, see `scenarios`.
+# Questions of the eight acceptance scenarios.
 SCENARIOS: Final = {
     "S1": Pinned(complexity=0),
     "S2": Pinned(complexity=2),

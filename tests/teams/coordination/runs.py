@@ -8,15 +8,21 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field
 
+from inframind_gym.files import read_objects
 from inframind_gym.teams.coordination.app import MultiAgentCoordinator
-from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever, terms
+from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever, rewrite, terms
+from inframind_gym.teams.coordination.settings import Complexity
 from inframind_gym.teams.llm import LLMRequest, LLMResponse
 from tests.teams.token_budget import runs
 
+QUESTIONS = Path(__file__).with_name("questions.jsonl")
 SIMPLE = "What is a block?"
 COMPLEX = "Compare alpha servers with beta servers and explain how queues grow"
 CORPUS = Corpus(
@@ -32,6 +38,44 @@ CORPUS = Corpus(
         }.items()
     ),
 )
+
+
+class Question(BaseModel):
+    """A question of the shipped corpus, with graded labels of the passages that answer it."""
+
+    id: str
+    text: str
+    complexity: Complexity
+    half: Literal["tune", "test"]  # figures are those of the second
+    labels: dict[str, Annotated[int, Field(ge=1, le=2)]]  # 2: answers it, or a part; 1: helps
+
+    @property
+    def answers(self) -> set[str]:
+        """Passages that answer it, or a part of it."""
+        return {doc_id for doc_id, grade in self.labels.items() if grade == 2}
+
+    @property
+    def needed(self) -> int:
+        """Passages that an answer needs."""
+        return 2 if self.complexity == "complex" else 1
+
+
+@cache
+def load_questions() -> tuple[Question, ...]:
+    """All questions of the shipped corpus."""
+    return tuple(Question.model_validate(item) for _, item in read_objects(QUESTIONS))
+
+
+def recall(retriever: Retriever) -> tuple[float, float]:
+    """Share of the needed passages among the first four, plain and rewritten, of the test half."""
+    shares = []
+    for question in load_questions():
+        if question.half == "test":
+            forms = ([question.text], rewrite(question.text, retriever.corpus))
+            found = ({d.doc_id for d in retriever.retrieve(f, "hybrid", 4)} for f in forms)
+            shares.append([min(len(question.answers & f) / question.needed, 1.0) for f in found])
+    plain, rewritten = np.mean(shares, axis=0)
+    return float(plain), float(rewritten)
 
 
 class HashedWords:

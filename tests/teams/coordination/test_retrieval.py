@@ -21,12 +21,11 @@ from inframind_gym.teams.coordination.retrieval import (
     Corpus,
     Passage,
     Retriever,
-    load_questions,
     rewrite,
     stem,
 )
 from inframind_gym.teams.coordination.settings import STRATEGIES, Document
-from tests.teams.coordination.runs import HashedWords
+from tests.teams.coordination.runs import HashedWords, load_questions, recall
 
 SHIPPED = Corpus.load()
 BY_ID = {passage.doc_id: passage for passage in SHIPPED.passages}
@@ -189,3 +188,4 @@ def test_meaning_is_found_by_the_encoder() -> None:
     beside = retriever.nearness("Who won the World Cup in 2018?")
     assert (beside or 0.0) < NEAR < (retriever.nearness(about) or 0.0)
     searched_at_once(retriever, "hybrid", 24)
+    assert recall(retriever) == pytest.approx((0.913, 0.906), abs=0.01)
