@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 
@@ -13,30 +13,25 @@ class HungError(BaseException):  # policies catch their own exceptions
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[float], None]]:
-    """Yield what sets after how many seconds `HungError` is raised in the block; 0: it is not.
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise `HungError` in a block after so many seconds, and after as many again.
 
     It is raised as soon as the block is in Python, and on the main thread alone.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda seconds: None
+        yield
         return
-    limit_s = 0.0
+    over = False
 
     def interrupt(*_: object) -> None:
-        if limit_s:
-            raise HungError(limit_s)
-
-    def within(seconds: float) -> None:
-        nonlocal limit_s
-        limit_s = seconds
-        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        if not over:
+            raise HungError(seconds)
 
     handler = signal.signal(signal.SIGALRM, interrupt)
-    timer = signal.setitimer(signal.ITIMER_REAL, 0.0)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
-        yield within
+        yield
     finally:
-        limit_s = 0.0  # first of all: entering a function may deliver the signal
+        over = True  # first of all: entering a function may deliver the signal
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler)

@@ -107,11 +107,9 @@ def load_results(folder: Path) -> Results:
         InfraMindError: It is no results folder, or holds no finished cell that can be read.
     """
     header = read_header(folder)
+    family = family_of(header["suite"])
     try:
-        family = family_of(header["suite"])
         layout = family.layout(header)
-        if not {"name", *family.shown} <= header["suite"].keys():
-            raise KeyError
     except (KeyError, TypeError):
         raise BenchmarkError(
             f"{folder}: run.json was written by another version of the benchmark."
@@ -210,8 +208,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
         "folder": str(results.folder),
         "suite": header["suite"]["name"],
         "kind": results.kind,
-        **{key: header["suite"][key] for key in family.shown},
-        **{key: header["suite"][key] for key in family.shown_if_set if key in header["suite"]},
+        **{key: header["suite"][key] for key in family.shown if key in header["suite"]},
         "cells": len(results.episodes),
         "planned": results.planned,
         "missing": results.missing,

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing import StreamEnv
@@ -78,7 +79,6 @@ _MORE_BUDGETS_S: Final = (5.0, 20.0, 60.0)  # of shipped scenarios, beside the p
 _HEAD: Final = """\
 # Written by `inframind bench limits {name}`: capacities and bounds of the track's scenarios, by
 # linear programming for the constants of their pools and workloads.
-scenarios:
 """
 
 
@@ -514,7 +514,7 @@ def compute_limits(
         The file.
     """
     track, (path, kept) = load_track(name_or_path), kept_limits(name_or_path)
-    text = _HEAD.format(name=track.name)
+    found: dict[str, Any] = {}
     for name, scenario in track.scenarios.items():
         limits = kept.get(name)
         if limits is not None and limits.constants != scenario.constants():
@@ -522,17 +522,9 @@ def compute_limits(
         if limits is None or again or not set(track.loads) <= set(limits.informed):
             limits = _limits(track, scenario, bound_of(scenario), limits)
             say(f"{name}: {limits.capacity_per_min:g} queries/min")
-        informed = ", ".join(f"{load:g}: {score:.4f}" for load, score in limits.informed.items())
-        text += (
-            f"  {name}:\n"
-            f"    constants: '{limits.constants}'\n"
-            f"    capacity_per_min: {limits.capacity_per_min:g}\n"
-            f"    work_s: {limits.work_s:g}\n"
-            f"    reach: [{', '.join(f'{share:.4f}' for share in limits.reach)}]\n"
-            f"    informed: {{{informed}}}\n"
-        )
-    path.parent.mkdir(exist_ok=True)
-    replace_text(path, text)
+        found[name] = {**limits.model_dump(), "reach": list(limits.reach)}
+    content = yaml.safe_dump({"scenarios": found}, sort_keys=False, default_flow_style=None)
+    replace_text(path, _HEAD.format(name=track.name) + content)
     return path
 
 

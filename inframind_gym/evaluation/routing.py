@@ -67,7 +67,6 @@ class StreamSuite(Suite):
     env_id: ClassVar = "InfraMind-Stream-v0"
     players: ClassVar = "routing"
     unit: ClassVar = "queries"
-    shown_if_set: ClassVar = ("division",)
 
     tasks: str = "builtin"  # "builtin", or a folder of questions
     split: str = "test"  # part of the tasks that is asked
@@ -240,7 +239,7 @@ class RoutingSuite(StreamSuite):
         "solved within the query's own budget; SLO: answered within it; cost: latency over budget."
     )
     batch: ClassVar = QueryBatch
-    shown: ClassVar = ("tasks", "backend", "pool")
+    shown: ClassVar = ("tasks", "backend", "pool", "division")
     merged: ClassVar = ("estimates",)
 
     kind: Literal["routing"] = "routing"

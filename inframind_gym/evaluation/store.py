@@ -162,6 +162,7 @@ def provenance() -> dict[str, Any]:
 class _Suite(BaseModel):
     """Part of a suite in ``run.json`` by which the others are read."""
 
+    name: str
     kind: str = "routing"
 
 

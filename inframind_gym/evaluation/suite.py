@@ -73,9 +73,7 @@ class Suite(StrictModel):
     title: ClassVar[str] = "{suite}: {records}{about}"  # of the ranking; `about` returns the last
     caption: ClassVar[str]  # of the ranking; "{cells}" is their number
     batch: ClassVar[type[Any]]  # the `play.Batch` that keeps the records of cells
-    shown: ClassVar[Sequence[str]] = ()  # settings that are copied into a leaderboard
-    # Those that ``run.json`` has only where a suite sets them
-    shown_if_set: ClassVar[Sequence[str]] = ()
+    shown: ClassVar[Sequence[str]] = ()  # settings that a leaderboard has where they are set
     # Parts of ``run.json`` (`header`), by name, that the runs of a folder put together
     merged: ClassVar[Sequence[str]] = ()
     # Bound to which a leaderboard has the difference, in place of the ratio to the best one, for

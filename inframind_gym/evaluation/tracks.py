@@ -242,7 +242,7 @@ class TrackSuite(StreamSuite):
     title: ClassVar = "Metrics, means over all cells"
     caption: ClassVar = track_board.CAPTION
     batch: ClassVar = TrackBatch
-    shown: ClassVar = ("tasks", "split", "num_queries")
+    shown: ClassVar = ("tasks", "split", "num_queries", "division")
     merged: ClassVar = ("places", "plans")
 
     kind: Literal["tracks"] = "tracks"
