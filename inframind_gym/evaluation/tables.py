@@ -15,8 +15,10 @@ from rich.text import Text
 from inframind_gym.evaluation.metrics import Metric
 
 MOST_CHARS: Final = 28  # of a policy's name
-# Columns that compare with the best bound: key of a row -> heading.
-_BOUNDED: Final = {"of_bound": "of bound %", "regret": "regret"}
+_BOUNDED: Final = (  # metrics that compare with the best bound
+    Metric("of_bound", "of bound", "%"),
+    Metric("regret", "regret", decimals=3),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +131,17 @@ def metrics_table(
     for same in columns.values():
         labels = ", ".join(metric.label for metric in same)
         headings.append(f"{labels} {same[0].unit}".rstrip())
-    bounded = next((name for name in _BOUNDED if any(name in row for row in rows)), None)
-    headings += [_BOUNDED[bounded]] if bounded else []
+    bounded = next((one for one in _BOUNDED if any(one.name in row for row in rows)), None)
+    headings += [bounded.heading] if bounded else []
     ranked = [row for row in rows if not row.get("bound")]
     body = []
     for r, row in enumerate(rows):
         rank = "" if row.get("bound") else str(ranked.index(row) + 1)
         name = short(row["policy"]) + (" *" if row["missing"] else "")
         body.append([rank, name, *(own[r] for _, _, *own in columns)])
-        if bounded and (row.get("bound") or bounded not in row):
-            body[-1].append("")
-        elif bounded:  # what the policy reaches of the bound, or loses to it
-            value, (low, high) = row[bounded], row[f"{bounded}_ci95"]
-            scale = 1.0 if bounded == "regret" else 100.0
-            decimals = 3 if bounded == "regret" and abs(value) < 10 else 1
-            half = f"{scale * ((high - low) / 2):.{decimals}f}"
-            body[-1].append(f"{scale * value:.{decimals}f}±{half}")
+        if bounded:  # what the policy reaches of the bound, or loses to it
+            hidden = row.get("bound") or bounded.name not in row
+            body[-1].append("" if hidden else with_margin(row, bounded))
     if any(row["missing"] for row in rows):
         caption += " * Unfinished: some of the policy's episodes are missing."
     shown = enumerate((same[0] for same in columns.values()), start=2)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from inframind_gym.errors import ConfigError, require, unknown
-from inframind_gym.evaluation.tables import Table, to_markdown
+from inframind_gym.evaluation.tables import Table
 from inframind_gym.files import parse_json, replace_text
 from inframind_gym.progress import say
 
@@ -84,23 +83,12 @@ class Tracker:
                 config=dict(config),
             )
         if tensorboard:
-            self._open_events(None if any(out.glob("events.out.tfevents.*")) else 0)
+            self._open_events()
 
-    def _open_events(self, start: int | None) -> None:
-        """Begin a file of events; TensorBoard itself writes them, without torch.
-
-        Readers take the first start of a session as the start of the run, and every later one as a
-        restart, which makes them drop what they have read from that step on.
-        """
-        writer = _tensorboard("summary.writer.event_file_writer").EventFileWriter
+    def _open_events(self) -> None:
+        """Begin a file of events; TensorBoard itself writes them, without torch."""
+        writer = require("tensorboard.summary", "TensorBoard", "track").Writer
         self._events = writer(str(self.path.parent))
-        if start is not None:
-            log = _tensorboard("compat.proto.event_pb2").SessionLog
-            self._add(start, session_log=log(status=log.START))
-
-    def _add(self, step: int, **content: Any) -> None:
-        event = _tensorboard("compat.proto.event_pb2").Event
-        self._events.add_event(event(wall_time=time.time(), step=step, **content))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Note metrics at a step; `flush` writes them."""
@@ -111,49 +99,51 @@ class Tracker:
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in self._waiting)
         for line in self._waiting:
-            step, metrics = int(line[STEP]), {k: v for k, v in line.items() if k != STEP}
             if self._wandb is not None:
-                self._wandb.log(metrics, step=step)
-            if self._events is not None:
-                scalar_pb = _tensorboard("plugins.scalar.summary_v2").scalar_pb
-                for name, value in metrics.items():
-                    self._add(step, summary=scalar_pb(name, value))
+                metrics = {name: value for name, value in line.items() if name != STEP}
+                self._wandb.log(metrics, step=int(line[STEP]))
+            self._add_events(line)
         self._waiting.clear()
         if self._events is not None:
             self._events.flush()
 
+    def _add_events(self, line: Mapping[str, float]) -> None:
+        for name, value in line.items():
+            if self._events is not None and name != STEP:
+                self._events.add_scalar(name, value, int(line[STEP]))
+
     def show(
         self, tables: Sequence[Table], means: Mapping[str, float], page: Path | None = None
     ) -> None:
-        """Write tables; for W&B also the results of the whole and a page of HTML."""
-        if self._wandb is not None:
-            self._wandb.summary.update(dict(means))
-            shown: dict[str, Any] = {
-                table.title: self._api.Table(
-                    columns=[heading.replace("\n", " ") or "#" for heading in table.headings],
-                    data=[list(row) for row in table.rows],
-                )
-                for table in tables
-            }
-            if page is not None:
-                text = page.read_text(encoding="utf-8")
-                shown["report"] = self._api.Html(text, inject=False)
-                self._wandb.save(str(page), base_path=str(page.parent), policy="now")
-            self._wandb.log(shown)
-        if self._events is not None:
-            text_pb = _tensorboard("plugins.text.summary_v2").text_pb
-            for i, table in enumerate(tables, start=1):
-                text = text_pb(f"board/{i:02} {table.title}", to_markdown(table))
-                self._add(0, summary=text)
+        """Add tables, the results of the whole and a page of HTML to the run on W&B."""
+        if self._wandb is None:
+            return
+        self._wandb.summary.update(dict(means))
+        shown: dict[str, Any] = {
+            table.title: self._api.Table(
+                columns=[heading.replace("\n", " ") or "#" for heading in table.headings],
+                data=[list(row) for row in table.rows],
+            )
+            for table in tables
+        }
+        if page is not None:
+            text = page.read_text(encoding="utf-8")
+            shown["report"] = self._api.Html(text, inject=False)
+            self._wandb.save(str(page), base_path=str(page.parent), policy="now")
+        self._wandb.log(shown)
 
     def rewind(self, step: int) -> None:
-        """Drop the lines after a step, which a training that is resumed writes again."""
-        if self._events is not None:
-            self._events.close()
-            self._open_events(step + 1)
+        """Drop what was written after a step, which a training that is resumed writes again."""
+        kept = []
         if self.path.is_file():
             kept = [line for line in read_metrics(self.path) if line[STEP] <= step]
             replace_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        if self._events is not None:
+            self._events.close()
+            remove_events(self.path.parent)
+            self._open_events()
+            for line in kept:
+                self._add_events(line)
 
     def close(self) -> None:
         """Write what is left and end."""
@@ -170,8 +160,10 @@ class Tracker:
         self.close()
 
 
-def _tensorboard(module: str) -> Any:
-    return require(f"tensorboard.{module}", "TensorBoard", "track")
+def remove_events(folder: Path) -> None:
+    """Remove TensorBoard's files of events."""
+    for path in folder.glob("events.out.tfevents.*"):
+        path.unlink()
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -181,7 +173,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 def track_board(results: Results, board: dict[str, Any], trackers: Sequence[str]) -> None:
-    """Log a leaderboard: means over the load, tables, and for W&B a report.
+    """Log a leaderboard: means over the load, and for W&B tables and a report.
 
     Metrics are POLICY/METRIC/SERIES: the series "mean" over all cells, at step 0, and of families
     with a load the averages along it ("by_rate", "by_load"), whose steps are the load. Steps are
@@ -193,8 +185,8 @@ def track_board(results: Results, board: dict[str, Any], trackers: Sequence[str]
     from inframind_gym.evaluation.report.page import write_report
 
     folder, header, names = results.folder / EVENTS, results.header, results.measured
-    for old in (*folder.glob("events.out.tfevents.*"), folder / METRICS):
-        old.unlink(missing_ok=True)
+    remove_events(folder)
+    (folder / METRICS).unlink(missing_ok=True)
     means = {
         f"{row['policy']}/{name}/mean": row[name] for row in board["ranking"] for name in names
     }
