@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from inframind_gym.evaluation.cells import Cell, without_draw
 from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.store import REQUESTS, Finished, ResultStore, available_cores, plan
+from inframind_gym.evaluation.store import REQUESTS, Finished, ResultStore, plan
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.progress import ProgressReport, say
 
@@ -80,7 +80,7 @@ def run(
                 for batch in play(
                     suite,
                     todo,
-                    workers=workers or available_cores(),
+                    workers=workers,
                     max_rows=max_rows,
                     progress=report.advance,
                     failed=leave_out,
@@ -101,7 +101,7 @@ def play(
     suite: Suite,
     ids: Mapping[Cell, str],
     *,
-    workers: int = 1,
+    workers: int | None = 1,
     max_rows: int = MAX_ROWS,
     progress: Callable[[int], None],
     failed: Callable[[PolicyFailedError], None],
@@ -113,7 +113,9 @@ def play(
     of records since its last call, `failed` once for each policy that cannot play, whose other
     cells are left out. `live` are options of a player on live servers; the rest is as in `run`.
     """
-    out: set[str] = set()
+    from joblib import cpu_count
+
+    workers, out = workers or cpu_count(), set[str]()
 
     def leave_out(error: PolicyFailedError) -> None:
         if error.policy not in out:

@@ -126,15 +126,10 @@ def policy_fingerprint(policy: Any) -> dict[str, Any]:
     }
 
 
-def available_cores() -> int:
-    """Count the cores that this process may use; all cores where the system does not say."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def provenance() -> dict[str, Any]:
     """Return versions, machine and git revision (None outside of a checkout) of this process."""
+    from joblib import cpu_count
+
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -152,7 +147,7 @@ def provenance() -> dict[str, Any]:
         "packages": {"inframind-gym": inframind_gym.__version__, **packages},
         "machine": {
             "processor": next(iter(names), platform.processor() or "unknown"),
-            "cores": available_cores(),
+            "cores": cpu_count(),
             "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         },
         "git": git,
@@ -326,13 +321,21 @@ def _listed(metadata: Any) -> tuple[list[str], list[dict[str, Any]]]:
     return fields, cells
 
 
-def _read(path: Path) -> tuple[pa.Table, list[str], list[dict[str, Any]]]:
-    """Return the table of a file, its fields and cells; raises one of _UNREADABLE."""
+def _read(path: Path, family: type[Suite]) -> list[Finished] | None:
+    """Return the cells of a file; None if it is damaged."""
     import pyarrow.parquet as pq
 
-    table = pq.ParquetFile(path, page_checksum_verification=True).read()
-    fields, cells = _listed(table.schema.metadata)
-    return table.select([*fields, "cell"]), fields, cells  # a KeyError where one is missing
+    try:
+        table = pq.ParquetFile(path, page_checksum_verification=True).read()
+        fields, cells = _listed(table.schema.metadata)
+        table, start, found = table.select([*fields, "cell"]), 0, []
+        for one in cells:
+            rows = _Stored(table.slice(start, one["rows"]), fields)
+            found.append(Finished(family.read_cell(one["cell"]), one["id"], rows, one["digest"]))
+            start += one["rows"]
+        return found
+    except _UNREADABLE:
+        return None
 
 
 def read_cells(folder: Path) -> Iterator[Finished | None]:
@@ -344,18 +347,9 @@ def read_cells(folder: Path) -> Iterator[Finished | None]:
         BenchmarkError: `run.json` cannot be used.
     """
     family = family_of(read_header(folder)["suite"])
-    finished: list[Finished] = []
-    for path in sorted((folder / RECORDS).glob("*.parquet")):
-        try:
-            table, fields, cells = _read(path)
-            start, here = 0, []
-            for one in cells:
-                rows = _Stored(table.slice(start, one["rows"]), fields)
-                here.append(Finished(family.read_cell(one["cell"]), one["id"], rows, one["digest"]))
-                start += one["rows"]
-            finished += here
-        except _UNREADABLE:
-            yield None
+    batches = [_read(path, family) for path in sorted((folder / RECORDS).glob("*.parquet"))]
+    yield from (None for batch in batches if batch is None)
+    finished = [one for batch in batches for one in batch or ()]
     yield from sorted(finished, key=lambda one: one.cell.sort_key)
 
 
@@ -415,12 +409,12 @@ class ResultStore:
 
     def _open(self) -> None:
         """Read what earlier runs have finished, and merge the header with theirs."""
-        damaged, header = [], self.header
+        damaged, header, family = [], self.header, family_of(self.header["suite"])
         for path in (self.folder / RECORDS).glob("*.parquet"):
-            try:
-                self.finished |= {one["id"] for one in _read(path)[2]}
-            except _UNREADABLE:
+            if (batch := _read(path, family)) is None:
                 damaged.append(path)
+            else:
+                self.finished.update(one.cell_id for one in batch)
         if (self.folder / HEADER).exists():
             old = read_header(self.folder)
             differing = differences(old, header)
@@ -430,7 +424,6 @@ class ResultStore:
                     "Choose another folder, or delete this one to start over."
                 )
             if not differing:
-                family = family_of(header["suite"])
                 for key in ("policies", *family.files()):
                     header[key] = {**old.get(key, {}), **header[key]}
                 family.join(header, old)

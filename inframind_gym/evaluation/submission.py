@@ -306,7 +306,7 @@ def verify(
     wrong = set(ids)
     report = ProgressReport(sum(map(suite.length, ids)), 0, "replay", suite.unit)
     with chdir(results.folder), report:
-        given: dict[str, Any] = {"workers": workers or store.available_cores(), "failed": fail}
+        given: dict[str, Any] = {"workers": workers, "failed": fail}
         for batch in play_cells(suite, ids, progress=report.advance, **given):
             for one in batch:
                 sums = Episode.of(results.layout, one.columns).sums
