@@ -51,9 +51,9 @@ MOST_TASKS: Final = 1_000_000
 EMPTY: Final = -1  # place of the window
 STREAM_ARRIVAL: Final = 210
 HIGHEST_IN_FLIGHT: Final = 5.0
-# Sums over the tasks that ended in a step, in `info`; and those whose means are in the last one.
+# Sums over the tasks that ended in a step, in `info`; the first four are also summed over episodes.
 REPORTED: Final = ("raw_reward", "load_penalty", "quality", "latency_s", "wait_s", "tokens")
-TOTALS: Final = ("raw_reward", "load_penalty", "quality", "latency_s")
+SUMMARIES: Final = ("mean_imbalance", "hot_share", *(f"mean_{name}" for name in REPORTED[:4]))
 Load = Literal["window", "queue"]
 
 
@@ -130,11 +130,6 @@ class Completed(NamedTuple):
         return Completed._make(column[chosen] for column in self)
 
 
-def waiting_penalty(wait_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the load penalty of calls that waited `wait_s` (k,) before their servers took them."""
-    return np.asarray(rules.MAX_PENALTY * np.minimum(wait_s / rules.LATENCY_SCALE_S, 1.0))
-
-
 # Observations
 
 
@@ -151,41 +146,37 @@ class StateForm(ObservationForm):
         return states if states.ndim else np.int64(states)
 
 
+def entries_of(context: AssignmentContext, queues: bool) -> dict[str, NDArray[Any]]:
+    """Return the entries of "full" observations in the order of "flat" ones, (n, ...) each."""
+    entries = {
+        "task_type": np.eye(len(TASK_TYPES))[context.task_type],
+        "load_state": np.eye(len(LOAD_STATES))[context.load_state],
+        "utilization": utilization(context.counts),
+        "window": context.window[:, :, None] == np.arange(len(AGENTS)),
+        "fill": context.counts.sum(axis=1, keepdims=True) / WINDOW,
+        "complexity": context.complexity[:, None],
+        "priority": context.priority[:, None],
+    }
+    if queues:
+        entries["in_flight"] = np.minimum(context.in_flight / WINDOW, HIGHEST_IN_FLIGHT)
+    return entries
+
+
+def write_flat(context: AssignmentContext, queues: bool) -> Float32s:
+    """Return the numbers of "flat" observations, (n, d)."""
+    return write_columns(*entries_of(context, queues).values())
+
+
 def flat_space(queues: bool) -> tuple[spaces.Box, Places]:
     """Return the Box of all numbers, and where the entries of the Dict are in it."""
-    shapes = {
-        "task_type": (len(TASK_TYPES),),
-        "load_state": (len(LOAD_STATES),),
-        "utilization": (len(AGENTS),),
-        "window": (WINDOW, len(AGENTS)),
-        "fill": (1,),
-        "complexity": (1,),
-        "priority": (1,),
-        "in_flight": (NUM_ACTIONS if queues else 0,),
-    }
-    ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes.values()])
-    parts = np.split(np.arange(ends[-1]), ends[:-1])
-    places = {name: at.reshape(shapes[name]) for name, at in zip(shapes, parts, strict=True)}
+    entries = {name: part[0] for name, part in entries_of(AssignmentContext(1), queues).items()}
+    ends = np.cumsum([part.size for part in entries.values()])
+    parts = zip(entries.items(), np.split(np.arange(ends[-1]), ends[:-1]), strict=True)
+    places = {name: at.reshape(part.shape) for (name, part), at in parts}
     high = np.ones(ends[-1], np.float32)
-    high[places["in_flight"]] = HIGHEST_IN_FLIGHT
-    if not queues:
-        del places["in_flight"]
+    if queues:
+        high[places["in_flight"]] = HIGHEST_IN_FLIGHT
     return spaces.Box(np.zeros_like(high), high), places
-
-
-def write_flat(context: AssignmentContext, queues: bool) -> NDArray[np.float32]:
-    """Return the numbers of "full" and "flat" observations, (n, d)."""
-    in_flight = np.minimum(context.in_flight / WINDOW, HIGHEST_IN_FLIGHT)
-    return write_columns(
-        np.eye(len(TASK_TYPES), dtype=np.float32)[context.task_type],
-        np.eye(len(LOAD_STATES), dtype=np.float32)[context.load_state],
-        utilization(context.counts),
-        context.window[:, :, None] == np.arange(len(AGENTS)),
-        context.counts.sum(axis=1) / WINDOW,
-        context.complexity,
-        context.priority,
-        in_flight[:, : NUM_ACTIONS if queues else 0],
-    )
 
 
 # The batch of teams
@@ -219,10 +210,8 @@ class AssignmentSimulation(Simulation):
         self.key = np.zeros(num_envs, np.uint64)
         self.state = AssignmentContext(num_envs)
         self.imbalance = np.zeros(num_envs)
-        # Sums over the steps of an episode.
-        self.steps, self.hot_steps = np.zeros((2, num_envs), np.int64)
-        self.imbalance_sum = np.zeros(num_envs)
-        self.totals = {name: np.zeros(num_envs) for name in TOTALS}
+        self.steps = np.zeros(num_envs, np.int64)
+        self.sums = {name: np.zeros(num_envs) for name in SUMMARIES}  # over an episode's steps
         self.last_completed = Completed._make(np.zeros(0) for _ in Completed._fields)
 
     def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
@@ -235,7 +224,7 @@ class AssignmentSimulation(Simulation):
             if self.servers is not None:
                 self.servers.start(rows)
             self._arrive(rows, np.full(len(rows), NO_TASK))
-        for total in (self.imbalance_sum, self.hot_steps, self.steps, *self.totals.values()):
+        for total in (self.steps, *self.sums.values()):
             total[rows] = 0
         self.truncated[rows] = self.terminated[rows] = False
         self._observe(rows, observations)
@@ -285,7 +274,7 @@ class AssignmentSimulation(Simulation):
             tokens = drawn.input_tokens, drawn.output_tokens
             ended = self.servers.advance(rows, actions, ordinals, tokens, until_s)
             known = {name: part[ended[0], ended[1]] for name, part in self._open.items()}
-            penalty = waiting_penalty(ended[3])
+            penalty = rules.waiting_penalty(ended[3])
         row, ordinal, latency_s, wait_s = ended
         raw = rules.raw_reward(known["scores"], known["cost_usd"], latency_s)
         self.last_completed = Completed(
@@ -299,10 +288,10 @@ class AssignmentSimulation(Simulation):
             wait_s=wait_s,
         )
         self.steps[rows] += 1
-        self.imbalance_sum[rows] += self.imbalance[rows]
-        self.hot_steps[rows] += self.state.load_state[rows] != rules.BALANCED
-        for name, total in self.totals.items():
-            total += self.sum_of(getattr(self.last_completed, name))
+        self.sums["mean_imbalance"][rows] += self.imbalance[rows]
+        self.sums["hot_share"][rows] += self.state.load_state[rows] != rules.BALANCED
+        for name in REPORTED[:4]:
+            self.sums[f"mean_{name}"] += self.sum_of(getattr(self.last_completed, name))
         self.state.ordinal[rows] += 1
         self._arrive(rows, tasks)
         self._observe(rows, observations)
@@ -340,44 +329,35 @@ class AssignmentSimulation(Simulation):
         weights = values.astype(np.float64)
         return np.asarray(np.bincount(self.last_completed.row, weights, minlength=self.num_envs))
 
-    def infos(self) -> dict[str, Any]:
-        """Return sums over the tasks that ended in the last step, and the load after it."""
-        done = self.last_completed
+    def _load(self) -> dict[str, Any]:
         return {
-            "completed": np.bincount(done.row, minlength=self.num_envs),
-            **{name: self.sum_of(getattr(done, name)) for name in REPORTED},
             "load_state": self.state.load_state.copy(),
             "utilization": utilization(self.state.counts),
             "imbalance": self.imbalance.copy(),
         }
 
+    def infos(self) -> dict[str, Any]:
+        """Return sums over the tasks that ended in the last step, and the load after it."""
+        done = self.last_completed
+        count = np.bincount(done.row, minlength=self.num_envs)
+        sums = {name: self.sum_of(getattr(done, name)) for name in REPORTED}
+        return {"completed": count, **sums, **self._load()}
+
     def reset_info(self) -> dict[str, Any]:
         """Return the load."""
-        return {
-            "load_state": int(self.state.load_state[0]),
-            "utilization": utilization(self.state.counts[0]),
-            "imbalance": float(self.imbalance[0]),
-        }
+        return _first(self._load())
 
     def info(self) -> dict[str, Any]:
         """Return sums and mean scores of the tasks that ended in the last step, and the load."""
-        done = self.last_completed
-        count = len(done.row)
-        return {
-            "completed": count,
-            **{name: float(self.sum_of(getattr(done, name))[0]) for name in REPORTED},
-            "scores": done.scores.sum(axis=0) / max(count, 1),
-            **self.reset_info(),
-        }
+        shown = _first(self.infos())
+        shown |= {name: float(shown[name]) for name in REPORTED}  # sums of nothing are integers
+        scores = self.last_completed.scores.sum(axis=0) / max(shown["completed"], 1)
+        return {**shown, "scores": scores}
 
     def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
         """Return means over the steps of episodes, (k,) each."""
         steps = np.maximum(self.steps[rows], 1)
-        return {
-            "mean_imbalance": self.imbalance_sum[rows] / steps,
-            "hot_share": self.hot_steps[rows] / steps,
-            **{f"mean_{name}": self.totals[name][rows] / steps for name in TOTALS},
-        }
+        return {name: total[rows] / steps for name, total in self.sums.items()}
 
     def contexts(self, rows: Ints, *, truth: bool = False) -> AssignmentContext:
         """Return the input of a policy; nothing of it is latent."""
@@ -434,6 +414,10 @@ class AssignmentSimulation(Simulation):
             render.Headline(f"Task: {task.task_type} ({task.id})", task.description),
             results=f"{ordinal}, imbalance {float(self.imbalance[0]):.3f}",
         )
+
+
+def _first(infos: dict[str, Any]) -> dict[str, Any]:
+    return {name: part[0] if part.ndim > 1 else part[0].item() for name, part in infos.items()}
 
 
 def _name(action: int) -> str:

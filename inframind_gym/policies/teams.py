@@ -11,12 +11,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from inframind_gym.envs.assignment import (
-    AssignmentContext,
-    AssignmentSpec,
-    Completed,
-    waiting_penalty,
-)
+from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Completed
 from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.envs.token_budget import TokenBudgetSpec
 from inframind_gym.errors import ConfigError, require_within
@@ -64,13 +59,9 @@ class BaseAssignmentPolicy(ContextPolicy[AssignmentSpec, AssignmentContext]):
 
 def penalties(spec: AssignmentSpec, context: AssignmentContext) -> Floats:
     """Return the load penalty of each action, (n, 8); without a window's penalty zeros."""
-    n = len(context.task)
     if spec.config.queues:
-        return np.zeros((n, rules.NUM_ACTIONS))
-    agents = rules.agent_of(np.arange(rules.NUM_ACTIONS))
-    return np.stack(
-        [rules.load_penalty(context.counts, np.full(n, agent)) for agent in agents], axis=1
-    )
+        return np.zeros((len(context.task), rules.NUM_ACTIONS))
+    return rules.load_penalties(context.counts)[:, rules.agent_of(np.arange(rules.NUM_ACTIONS))]
 
 
 def one_a_row(completed: Completed) -> Iterator[Completed]:
@@ -170,7 +161,7 @@ class MyopicAssignment(BaseAssignmentPolicy):
         if self.spec.config.queues:
             ahead = np.maximum(context.in_flight - self.spec.slots + 1, 0)
             service_s = self._service_s[rows] / self._served[rows]
-            expected = expected - waiting_penalty(ahead * service_s / self.spec.slots)
+            expected = expected - rules.waiting_penalty(ahead * service_s / self.spec.slots)
         return np.asarray(expected.argmax(axis=1))
 
     def observe(self, completed: Completed, rows: Ints) -> None:

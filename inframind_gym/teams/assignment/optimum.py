@@ -101,9 +101,7 @@ def _penalties(size: int) -> Floats:
     """Return the load penalty of each agent after each window of `size` agents, (4^size, 4)."""
     numbers = np.arange(AGENTS**size)
     windows = numbers[:, None] // AGENTS ** np.arange(size) % AGENTS
-    counts = rules.window_counts(windows)
-    agents = [rules.load_penalty(counts, np.full(len(counts), agent)) for agent in range(AGENTS)]
-    return np.asarray(np.round(np.stack(agents, axis=1), 12), np.float64)
+    return np.round(rules.load_penalties(rules.window_counts(windows)), 12)
 
 
 @jit

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from inframind_gym.teams.state import Floats, Ints
 
 Agent = Literal["analyst", "coder", "researcher", "validator"]
 Provider = Literal["openai", "anthropic"]
@@ -42,8 +44,6 @@ EPSILON: Final = 1.0  # a table knows nothing at the start
 EPSILON_MIN: Final = 0.05
 EPSILON_DECAY: Final = 0.98
 
-Floats = NDArray[np.float64]
-
 
 def action_index(agent: Any, provider: Any) -> Any:
     """Return the action of an agent and a provider, both by their places in AGENTS, PROVIDERS."""
@@ -70,7 +70,7 @@ def state_index(task_type: Any, load_state: Any) -> Any:
     return task_type * len(LOAD_STATES) + load_state
 
 
-def window_counts(window: ArrayLike, num_agents: int = len(AGENTS)) -> NDArray[np.int64]:
+def window_counts(window: ArrayLike, num_agents: int = len(AGENTS)) -> Ints:
     """Return the counts (..., N) of a window (..., k) of agents; negative places are empty."""
     agents = np.asarray(window, np.int64)
     return np.asarray((agents[..., None] == np.arange(num_agents)).sum(axis=-2), np.int64)
@@ -82,7 +82,7 @@ def utilization(counts: ArrayLike) -> Floats:
     return np.asarray(counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1))
 
 
-def load_state(counts: ArrayLike, hot_threshold: float = HOT_THRESHOLD) -> NDArray[np.int64]:
+def load_state(counts: ArrayLike, hot_threshold: float = HOT_THRESHOLD) -> Ints:
     """Return the load state, (...): 1 + the busiest agent if it is hot, else BALANCED.
 
     An agent is hot strictly above `hot_threshold` fair shares, from `MIN_RECORDS` assignments on.
@@ -94,20 +94,29 @@ def load_state(counts: ArrayLike, hot_threshold: float = HOT_THRESHOLD) -> NDArr
     return np.asarray(np.where(hot, 1 + counts.argmax(axis=-1), BALANCED))
 
 
-def load_penalty(
-    counts: ArrayLike,
-    agent: ArrayLike,
-    penalty_weight: float = PENALTY_WEIGHT,
-    max_penalty: float = MAX_PENALTY,
+def load_penalties(
+    counts: ArrayLike, penalty_weight: float = PENALTY_WEIGHT, max_penalty: float = MAX_PENALTY
 ) -> Floats:
-    """Return min(penalty_weight * max(0, utilization / fair share - 1), max_penalty), (...).
+    """Return min(penalty_weight * max(0, utilization / fair share - 1), max_penalty), (..., N).
 
-    `counts` (..., N) are those before the assignment is recorded, `agent` (...) takes the task.
+    That is the penalty of each agent if it takes the task; `counts` (..., N) are those before the
+    assignment is recorded.
     """
-    shares, chosen = utilization(counts), np.asarray(agent, np.int64)[..., None]
-    share = np.take_along_axis(shares, chosen, axis=-1)[..., 0]
-    excess = np.maximum(share / (1.0 / shares.shape[-1]) - 1.0, 0.0)
+    shares = utilization(counts)
+    excess = np.maximum(shares / (1.0 / shares.shape[-1]) - 1.0, 0.0)
     return np.asarray(np.minimum(excess * penalty_weight, max_penalty))
+
+
+def load_penalty(counts: ArrayLike, agent: ArrayLike, *limits: float) -> Floats:
+    """Return the penalty of the agent (...) that takes the task, (...); see `load_penalties`."""
+    chosen = np.asarray(agent, np.int64)[..., None]
+    return np.take_along_axis(load_penalties(counts, *limits), chosen, axis=-1)[..., 0]
+
+
+def waiting_penalty(wait_s: ArrayLike) -> Floats:
+    """Return the load penalty of calls that waited so long before servers took them, (...)."""
+    share = np.minimum(np.asarray(wait_s) / LATENCY_SCALE_S, 1.0)
+    return np.asarray(MAX_PENALTY * share)
 
 
 def imbalance(counts: ArrayLike, ddof: int = 0) -> Floats:

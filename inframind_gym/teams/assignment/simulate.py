@@ -34,8 +34,8 @@ from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.rng import normal
 from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.assignment.rules import Floats
 from inframind_gym.teams.llm import CHARS_PER_TOKEN, LLMRequest, LLMResponse, shipped_prices
+from inframind_gym.teams.state import Floats, Ints
 
 DEFAULT_TEAM: Final = "assignment"
 NO_TASK: Final = -1
@@ -45,7 +45,6 @@ MARK: Final = "[simulated]"
 STREAM_TASK_TYPE, STREAM_TASK, STREAM_DIFFICULTY, STREAM_ANSWER, STREAM_LENGTH = range(201, 206)
 STREAM_LATENCY, STREAM_SCORE, STREAM_JUDGE, STREAM_DRIFT = range(206, 210)
 
-Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 ByType = Annotated[dict[rules.TaskType, Number], Field(min_length=len(rules.TASK_TYPES))]
 
