@@ -8,7 +8,6 @@ decided before. The environment draws for many teams at once, `DrawnAnswers` for
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -131,24 +130,47 @@ def load_team(name_or_path: str | Path = DEFAULT_TEAM) -> AssignmentSettings:
     return load_yaml_model(find_config("teams", name_or_path), AssignmentSettings)
 
 
-class Team(NamedTuple):
+class Team:
     """The constants as arrays: N agents, P providers, T types, K tasks of the bank."""
 
-    settings: AssignmentSettings
-    skill: Floats  # (N, T)
-    match: Floats  # (N, T) mean score of agent_match
-    gain: Floats  # (P, T)
-    usd_input: Floats  # (P,) per token
-    usd_output: Floats  # (P,) per token
-    length: Floats  # (P,) median of output tokens
-    overhead_s: Floats  # (P,)
-    per_token_s: Floats  # (P,)
-    task_type: Ints  # (K,)
-    complexity: Floats  # (K,)
-    priority: Floats  # (K,)
-    prompt_tokens: Ints  # (K,) of the agent's call
-    of_type: tuple[Ints, ...]  # for each type its tasks
-    chances: Mapping[rules.Arrivals, Floats]  # (T + 1, T) of each type after each, and at the start
+    def __init__(self, settings: AssignmentSettings) -> None:
+        self.settings, judge, tasks = settings, settings.judge, settings.tasks
+        providers = [settings.providers[name] for name in rules.PROVIDERS]
+        prices = [shipped_prices().of(provider.model) for provider in providers]
+        self.skill = np.array(  # (N, T)
+            [[settings.skill[agent][kind] for kind in rules.TASK_TYPES] for agent in rules.AGENTS]
+        )
+        expert = self.skill == self.skill.max(axis=0, keepdims=True)
+        self.match = np.where(expert, judge.match_expert, judge.match_other)  # (N, T) mean score
+        self.gain = np.array([[p.gain[kind] for kind in rules.TASK_TYPES] for p in providers])
+        # (P,) of each provider: USD a token, median of output tokens, seconds
+        self.usd_input = np.array([price.input_usd_per_mtok for price in prices]) / 1e6
+        self.usd_output = np.array([price.output_usd_per_mtok for price in prices]) / 1e6
+        self.length = np.array([p.output_tokens_median for p in providers])
+        self.overhead_s = np.array([p.overhead_s for p in providers])
+        self.per_token_s: Floats = np.array([p.per_token_s for p in providers])
+        # (K,) of each task; tokens of the agent's prompt
+        self.task_type = np.array([rules.TASK_TYPES.index(task.task_type) for task in tasks])
+        self.complexity = np.array([task.complexity for task in tasks])
+        self.priority = np.array([task.priority for task in tasks])
+        tokens = np.array([task.tokens for task in tasks])
+        self.prompt_tokens = tokens + settings.calls.system_prompt_tokens
+        types, of = len(rules.TASK_TYPES), settings.arrivals
+        self.of_type = [np.flatnonzero(self.task_type == t) for t in range(types)]  # its tasks
+        # (T + 1, T) chances of each type after each, and at the start
+        bank = np.tile(np.bincount(self.task_type, minlength=types) / len(tasks), (types + 1, 1))
+        skewed = np.full_like(bank, (1.0 - of.skewed_share) / (types - 1))
+        skewed[:, rules.TASK_TYPES.index(of.skewed_type)] = of.skewed_share
+        bursty = np.full_like(bank, (1.0 - of.bursty_stay) / (types - 1))
+        np.fill_diagonal(bursty, of.bursty_stay)
+        bursty[types] = 1.0 / types
+        self.chances = dict(zip(rules.ARRIVALS, (bank, skewed, bursty, bank), strict=True))
+
+
+@cache
+def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
+    """Return a simulated team by the name or the path of its constants."""
+    return Team(load_team(name_or_path))
 
 
 class Answers(NamedTuple):
@@ -160,43 +182,6 @@ class Answers(NamedTuple):
     output_tokens: Ints
     latency_s: Floats  # of a provider that has no queue
     cost_usd: Floats
-
-
-@cache
-def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
-    """Return a simulated team by the name or the path of its constants."""
-    settings = load_team(name_or_path)
-    providers = [settings.providers[name] for name in rules.PROVIDERS]
-    prices = [shipped_prices().of(provider.model) for provider in providers]
-    skill = np.array([[settings.skill[a][t] for t in rules.TASK_TYPES] for a in rules.AGENTS])
-    expert = skill == skill.max(axis=0, keepdims=True)
-    task_type = np.array([rules.TASK_TYPES.index(task.task_type) for task in settings.tasks])
-    types, of = len(rules.TASK_TYPES), settings.arrivals
-    bank = np.tile(np.bincount(task_type, minlength=types) / len(task_type), (types + 1, 1))
-    skewed = np.full_like(bank, (1.0 - of.skewed_share) / (types - 1))
-    skewed[:, rules.TASK_TYPES.index(of.skewed_type)] = of.skewed_share
-    bursty = np.full_like(bank, (1.0 - of.bursty_stay) / (types - 1))
-    np.fill_diagonal(bursty, of.bursty_stay)
-    bursty[types] = 1.0 / types
-    return Team(
-        settings=settings,
-        skill=skill,
-        match=np.where(expert, settings.judge.match_expert, settings.judge.match_other),
-        gain=np.array([[p.gain[t] for t in rules.TASK_TYPES] for p in providers]),
-        usd_input=np.array([price.input_usd_per_mtok for price in prices]) / 1e6,
-        usd_output=np.array([price.output_usd_per_mtok for price in prices]) / 1e6,
-        length=np.array([p.output_tokens_median for p in providers]),
-        overhead_s=np.array([p.overhead_s for p in providers]),
-        per_token_s=np.array([p.per_token_s for p in providers]),
-        task_type=task_type,
-        complexity=np.array([task.complexity for task in settings.tasks]),
-        priority=np.array([task.priority for task in settings.tasks]),
-        prompt_tokens=np.array(
-            [task.tokens + settings.calls.system_prompt_tokens for task in settings.tasks]
-        ),
-        of_type=tuple(np.flatnonzero(task_type == t) for t in range(types)),
-        chances=dict(zip(rules.ARRIVALS, (bank, skewed, bursty, bank), strict=True)),
-    )
 
 
 def draw_key(generator: np.random.Generator) -> Keys:
