@@ -26,7 +26,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -34,7 +34,7 @@ from importlib.metadata import version
 from operator import is_
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,9 @@ from inframind_gym.progress import say
 
 F = TypeVar("F", bound=Callable[..., object])
 V = TypeVar("V")
+Floats = NDArray[np.float64]
+Int32s = NDArray[np.int32]
+Records = NDArray[Any]
 
 CACHE_LINE: Final = 64  # bytes
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -133,6 +136,25 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     raw = np.zeros(size + CACHE_LINE, np.uint8)
     start = -raw.ctypes.data % CACHE_LINE
     return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
+
+
+def zeros(kind: type[V], sizes: Mapping[str, int], **parts: Any) -> V:
+    """Return a NamedTuple of `aligned` arrays, which its fields declare, and of the given parts.
+
+    Args:
+        kind: The NamedTuple. `Annotated[Int32s, "E 3"]` is an array of two axes, the second of
+            which has three places; records name their type: `Annotated[Records, "E", SERVER]`.
+        sizes: Of the axes, by name.
+        parts: Fields that are no zeros.
+    """
+    arrays = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if name not in parts:
+            array, axes, *dtype = get_args(hint)
+            item = dtype[0] if dtype else get_args(get_args(array)[1])[0]
+            shape = tuple(sizes[axis] if axis in sizes else int(axis) for axis in axes.split())
+            arrays[name] = aligned(shape, item)
+    return kind(**arrays, **parts)
 
 
 def record(*fields: str) -> np.dtype[Any]:

@@ -10,12 +10,12 @@ that is awake; it is kept at the leader too, because a GPU belongs to at most on
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import inner, record
+from inframind_gym.simulator.jit import Floats, Int32s, Records, inner, record, zeros
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES
 
 Whole = TypeVar("Whole", int, NDArray[np.int64])
@@ -216,33 +216,33 @@ class ClusterState(NamedTuple):
     """E clusters of the same kind: their constants, their state, and scratch space."""
 
     world: ClusterParams
-    episode: NDArray[Any]  # (E,) EPISODE
-    instance: NDArray[Any]  # (E, G, M) INSTANCE, at the leader
-    server: NDArray[Any]  # (E, G) SERVER, at the leader
-    run_finish: NDArray[np.float64]  # (E, G, S) clock at which each running call ends
-    run_request: NDArray[np.int32]  # (E, G, S)
-    queue: NDArray[np.int32]  # (E, G, Q) requests that wait in the server, a ring
-    host: NDArray[np.int32]  # (E, G) leader of the server that works on this GPU, or NONE
-    moving: NDArray[np.int32]  # (E, G) instances in transition; 0: the GPU is STABLE
-    clear_s: NDArray[np.float64]  # (E, G) when the last transition on it ended
-    foreign_mb: NDArray[np.float64]  # (E, G)
-    waiting: NDArray[Any]  # (E, M) QUEUE
-    spread: NDArray[np.float64]  # (E, M, TIMES + 1) true over card times
-    seen_s: NDArray[np.float64]  # (E, M, TIMES) EMA of observed times
-    rank: NDArray[np.int32]  # (E, M) model at each rank of popularity
-    request: NDArray[Any]  # (E, R) REQUEST
-    free_request: NDArray[np.int32]  # (E, R) stack
-    job: NDArray[Any]  # (E, J) JOB
-    free_job: NDArray[np.int32]  # (E, J) stack
-    deadline_s: NDArray[np.float64]  # (E, J) of jobs in the cluster that are not late, else inf
-    arrival_s: NDArray[np.float64]  # (E, J) of the episode's jobs, infinity after the last
-    trace_row: NDArray[np.int64]  # (E, J)
-    done: NDArray[Any]  # (E, J) JOB_DONE, in order of completion
-    mask: NDArray[np.bool_]  # (E, G, M + 1) legal choices
-    path_s: NDArray[np.float64]  # (MAX_CALLS,) scratch: longest line up to each call
-    prompt: NDArray[np.float64]  # (MAX_CALLS,) scratch: tokens that each call of a job reads
-    output: NDArray[np.float64]  # (MAX_CALLS,) scratch: tokens of each call's answer
-    target: NDArray[np.int32]  # (G,) scratch: leaders that a request may go to
+    episode: Annotated[Records, "E", EPISODE]
+    instance: Annotated[Records, "E G M", INSTANCE]  # at the leader
+    server: Annotated[Records, "E G", SERVER]  # at the leader
+    run_finish: Annotated[Floats, "E G S"]  # clock at which each running call ends
+    run_request: Annotated[Int32s, "E G S"]
+    queue: Annotated[Int32s, "E G Q"]  # requests that wait in the server, a ring
+    host: Annotated[Int32s, "E G"]  # leader of the server that works on this GPU, or NONE
+    moving: Annotated[Int32s, "E G"]  # instances in transition; 0: the GPU is STABLE
+    clear_s: Annotated[Floats, "E G"]  # when the last transition on it ended
+    foreign_mb: Annotated[Floats, "E G"]
+    waiting: Annotated[Records, "E M", QUEUE]
+    spread: Annotated[Floats, "E M TIMES+1"]  # true over card times
+    seen_s: Annotated[Floats, "E M TIMES"]  # EMA of observed times
+    rank: Annotated[Int32s, "E M"]  # model at each rank of popularity
+    request: Annotated[Records, "E R", REQUEST]
+    free_request: Annotated[Int32s, "E R"]  # stack
+    job: Annotated[Records, "E J", JOB]
+    free_job: Annotated[Int32s, "E J"]  # stack
+    deadline_s: Annotated[Floats, "E J"]  # infinity: the job is late, or not in the cluster
+    arrival_s: Annotated[Floats, "E J"]  # of the episode's jobs, infinity after the last
+    trace_row: Annotated[NDArray[np.int64], "E J"]
+    done: Annotated[Records, "E J", JOB_DONE]  # in order of completion
+    mask: Annotated[NDArray[np.bool_], "E G M+1"]  # legal choices
+    path_s: Annotated[Floats, "MAX_CALLS"]  # scratch: longest line up to each call
+    prompt: Annotated[Floats, "MAX_CALLS"]  # scratch: tokens that each call of a job reads
+    output: Annotated[Floats, "MAX_CALLS"]  # scratch: tokens of each call's answer
+    target: Annotated[Int32s, "G"]  # scratch: leaders that a request may go to
 
 
 @inner
@@ -253,38 +253,18 @@ def tick_time_s(cluster: ClusterState, e: int) -> float:
 
 def allocate(world: ClusterParams, num_envs: int, jobs: int) -> ClusterState:
     """Return arrays for `num_envs` clusters in whose episodes at most `jobs` jobs come."""
-    gpus, models = len(world.gpu), len(world.model)
-    requests = jobs * MAX_AGENTS  # calls of a job that are in the cluster at once
-    by_gpu = (num_envs, gpus)
-    slots = int(world.model["slots"].max())
-    places = max(1, int(world.model["queue"].max()))
-    return ClusterState(
-        world=world,
-        episode=np.zeros(num_envs, EPISODE),
-        instance=np.zeros((*by_gpu, models), INSTANCE),
-        server=np.zeros(by_gpu, SERVER),
-        run_finish=np.zeros((*by_gpu, slots)),
-        run_request=np.zeros((*by_gpu, slots), np.int32),
-        queue=np.zeros((*by_gpu, places), np.int32),
-        host=np.zeros(by_gpu, np.int32),
-        moving=np.zeros(by_gpu, np.int32),
-        clear_s=np.zeros(by_gpu),
-        foreign_mb=np.zeros(by_gpu),
-        waiting=np.zeros((num_envs, models), QUEUE),
-        spread=np.ones((num_envs, models, TIMES + 1)),
-        seen_s=np.zeros((num_envs, models, TIMES)),
-        rank=np.zeros((num_envs, models), np.int32),
-        request=np.zeros((num_envs, requests), REQUEST),
-        free_request=np.zeros((num_envs, requests), np.int32),
-        job=np.zeros((num_envs, jobs), JOB),
-        free_job=np.zeros((num_envs, jobs), np.int32),
-        deadline_s=np.zeros((num_envs, jobs)),
-        arrival_s=np.zeros((num_envs, jobs)),
-        trace_row=np.zeros((num_envs, jobs), np.int64),
-        done=np.zeros((num_envs, jobs), JOB_DONE),
-        mask=np.zeros((*by_gpu, models + 1), np.bool_),
-        path_s=np.zeros(MAX_CALLS),
-        prompt=np.zeros(MAX_CALLS),
-        output=np.zeros(MAX_CALLS),
-        target=np.zeros(gpus, np.int32),
-    )
+    models = len(world.model)
+    sizes = {
+        "E": num_envs,
+        "G": len(world.gpu),
+        "M": models,
+        "M+1": models + 1,
+        "S": int(world.model["slots"].max()),
+        "Q": max(1, int(world.model["queue"].max())),
+        "J": jobs,
+        "R": jobs * MAX_AGENTS,  # calls of a job that are in the cluster at once
+        "TIMES": TIMES,
+        "TIMES+1": TIMES + 1,
+        "MAX_CALLS": MAX_CALLS,
+    }
+    return zeros(ClusterState, sizes, world=world)

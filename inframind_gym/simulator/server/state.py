@@ -7,12 +7,12 @@ reset is cheap and the memory that was never used is never touched.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import aligned, record
+from inframind_gym.simulator.jit import Floats, Int32s, Records, record, zeros
 from inframind_gym.simulator.server.pool import PoolConfig, ServerCard
 
 NO_REQUEST: Final = -1
@@ -115,26 +115,25 @@ LEAVING: Final = np.dtype(
 class Cluster(NamedTuple):
     """The servers of E environments."""
 
-    card: NDArray[Any]  # (M,) CARD
-    server: NDArray[Any]  # (E, M) SERVER
-    end_s: NDArray[np.float64]  # (E, M) end of the stretch, infinity when idle
-    request: NDArray[Any]  # (E, R) REQUEST, a pool
-    free: NDArray[np.int32]  # (E, R) stack of returned request ids
-    freed_before: NDArray[np.int32]  # (E, R) the server's freed_blocks at the request's eviction
-    timer: NDArray[Any]  # (E, R) TIMER
-    counts: NDArray[np.int32]  # (E, 7): ids on the stack, ids ever used, next seq, dirty servers,
-    # of the calls that are waited for the oldest and the newest, and the next fault
-    busy: NDArray[np.uint32]  # (E,) bit mask of servers that had work at the last flush
-    seen: NDArray[np.float32]  # (E, 3, M) telemetry of the last poll, normalised: QUEUE, E2E, KV
-    running: NDArray[np.int32]  # (E, M, S) request ids in order of admission
-    finish_clock: NDArray[np.int32]  # (E, M, S) engine step at which each one ends
-    base_tokens: NDArray[np.int32]  # (E, M, S) computed tokens less the clock
-    waiting: NDArray[Any]  # (E, M, R) WAITING, binary heaps
-    leaving: NDArray[Any]  # (E, M, S) LEAVING, with async scheduling
-    done: NDArray[np.int32]  # (S,) scratch: requests that ended with the last stretch
-    fault: NDArray[Any]  # (E, F) FAULT; F = 0: there are none
-    condition: NDArray[Any]  # (E, M) CONDITION
-    reading: NDArray[np.float64]  # (E, H, 4, M) of the last H polls: QUEUE, E2E, KV, TAKEN
+    card: Annotated[Records, "M", CARD]
+    server: Annotated[Records, "E M", SERVER]
+    end_s: Annotated[Floats, "E M"]  # end of the stretch, infinity when idle
+    request: Annotated[Records, "E R", REQUEST]  # a pool
+    free: Annotated[Int32s, "E R"]  # stack of returned request ids
+    freed_before: Annotated[Int32s, "E R"]  # the server's freed_blocks at the request's eviction
+    timer: Annotated[Records, "E R", TIMER]
+    counts: Annotated[Int32s, "E 7"]  # by place, below
+    busy: Annotated[NDArray[np.uint32], "E"]  # bit mask of servers that had work at the last flush
+    seen: Annotated[NDArray[np.float32], "E 3 M"]  # normalised telemetry: QUEUE, E2E, KV
+    running: Annotated[Int32s, "E M S"]  # request ids in order of admission
+    finish_clock: Annotated[Int32s, "E M S"]  # engine step at which each one ends
+    base_tokens: Annotated[Int32s, "E M S"]  # computed tokens less the clock
+    waiting: Annotated[Records, "E M R", WAITING]  # binary heaps
+    leaving: Annotated[Records, "E M S", LEAVING]  # with async scheduling
+    done: Annotated[Int32s, "S"]  # scratch: requests that ended with the last stretch
+    fault: Annotated[Records, "E F", FAULT]  # F = 0: there are none
+    condition: Annotated[Records, "E M", CONDITION]
+    reading: Annotated[Floats, "E H 4 M"]  # of the last H polls: QUEUE, E2E, KV, TAKEN
 
 
 # Values of a reading; the first three are those of `inframind_gym.envs.layout.SYSTEM_FEATURES`.
@@ -217,26 +216,12 @@ def allocate(
         num_faults: F, changes of the servers' conditions, the last at infinity; 0: none.
         late_polls: polls by which readings are late at most, lost ones apart.
     """
-    models = len(card)
-    slots = int(card["max_num_seqs"].max())
-    return Cluster(
-        card=card,
-        server=aligned((num_envs, models), SERVER),
-        end_s=np.full((num_envs, models), NEVER_S),
-        request=aligned((num_envs, max_requests), REQUEST),
-        free=np.zeros((num_envs, max_requests), np.int32),
-        freed_before=np.zeros((num_envs, max_requests), np.int32),
-        timer=np.zeros((num_envs, max_requests), TIMER),
-        counts=np.zeros((num_envs, 7), np.int32),
-        busy=np.zeros(num_envs, np.uint32),
-        seen=np.zeros((num_envs, 3, models), np.float32),
-        running=aligned((num_envs, models, slots), np.int32),
-        finish_clock=aligned((num_envs, models, slots), np.int32),
-        base_tokens=aligned((num_envs, models, slots), np.int32),
-        waiting=aligned((num_envs, models, max_requests), WAITING),
-        leaving=np.zeros((num_envs, models, slots), LEAVING),
-        done=np.zeros(slots, np.int32),
-        fault=np.zeros((num_envs, num_faults), FAULT),
-        condition=np.zeros((num_envs, models), CONDITION),
-        reading=np.zeros((num_envs, late_polls + 1, 4, models)),
-    )
+    sizes = {
+        "E": num_envs,
+        "M": len(card),
+        "R": max_requests,
+        "S": int(card["max_num_seqs"].max()),
+        "F": num_faults,
+        "H": late_polls + 1,
+    }
+    return zeros(Cluster, sizes, card=card)

@@ -8,12 +8,9 @@ CALL, whichever backend served the calls.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from inframind_gym.simulator.jit import aligned, record
+from inframind_gym.simulator.jit import Floats, Int32s, Records, record, zeros
 from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.topology import FINAL as FINAL  # phases of a call
 from inframind_gym.simulator.workflow.topology import FIRST as FIRST
@@ -139,16 +136,16 @@ class EnvState(NamedTuple):
     """The workflows of E environments, and the constants of their run."""
 
     params: EnvParams
-    stream: NDArray[Any]  # (E,) STREAM
-    in_flight: NDArray[np.int32]  # (E, 2, M) calls sent to each model, not done: ALL, CONTROLLED
-    query: NDArray[Any]  # (E, Q) QUERY, a pool
-    node: NDArray[Any]  # (E, Q, MAX_NODES) NODE
-    free: NDArray[np.int32]  # (E, Q) stack of returned slots
-    ready: NDArray[np.int32]  # (E, W) ring of decisions that can be made now: slot << 8 | node
-    arrival_s: NDArray[np.float64]  # (E, N) of the stream's queries
-    task: NDArray[np.int32]  # (E, N) their tasks
-    completed: NDArray[Any]  # (E, N) COMPLETED
-    call: NDArray[Any]  # (E, C) CALL; C = 0: calls are not recorded
+    stream: Annotated[Records, "E", STREAM]
+    in_flight: Annotated[Int32s, "E 2 M"]  # calls sent to each model, not done: ALL, CONTROLLED
+    query: Annotated[Records, "E Q", QUERY]  # a pool
+    node: Annotated[Records, "E Q MAX_NODES", NODE]
+    free: Annotated[Int32s, "E Q"]  # stack of returned slots
+    ready: Annotated[Int32s, "E W"]  # ring of decisions that can be made now: slot << 8 | node
+    arrival_s: Annotated[Floats, "E N"]  # of the stream's queries
+    task: Annotated[Int32s, "E N"]  # their tasks
+    completed: Annotated[Records, "E N", COMPLETED]
+    call: Annotated[Records, "E C", CALL]  # C = 0: calls are not recorded
 
 
 def allocate_state(
@@ -164,16 +161,6 @@ def allocate_state(
         record_calls: keep a record of every call.
     """
     calls = num_queries * (2 * MAX_NODES + 1) if record_calls else 0
-    return EnvState(
-        params=params,
-        stream=np.zeros(num_envs, STREAM),
-        in_flight=np.zeros((num_envs, 2, len(params.max_prompt_tokens)), np.int32),
-        query=aligned((num_envs, num_queries), QUERY),
-        node=aligned((num_envs, num_queries, MAX_NODES), NODE),
-        free=np.zeros((num_envs, num_queries), np.int32),
-        ready=np.zeros((num_envs, ready_size), np.int32),
-        arrival_s=np.zeros((num_envs, num_queries)),
-        task=np.zeros((num_envs, num_queries), np.int32),
-        completed=np.zeros((num_envs, num_queries), COMPLETED),
-        call=np.zeros((num_envs, calls), CALL),
-    )
+    models = len(params.max_prompt_tokens)
+    sizes = {"E": num_envs, "M": models, "Q": num_queries, "N": num_queries, "W": ready_size}
+    return zeros(EnvState, sizes | {"MAX_NODES": MAX_NODES, "C": calls}, params=params)
