@@ -34,8 +34,7 @@ from inframind_gym.evaluation.cli import app
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.files import replace_text
 from inframind_gym.progress import say
-from inframind_gym.simulator.estimate.architecture import find_architecture
-from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
+from inframind_gym.simulator.estimate.roofline import Server, find_architecture, find_gpu, hardware
 from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.state import card_record
 

@@ -13,14 +13,19 @@ from typer.testing import CliRunner
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.estimate.architecture import find_architecture, known_models
 from inframind_gym.simulator.estimate.packing import (
     Placing,
     make_pool,
     parse_gpus,
     parse_models,
 )
-from inframind_gym.simulator.estimate.roofline import Server, find_gpu, hardware
+from inframind_gym.simulator.estimate.roofline import (
+    Server,
+    find_architecture,
+    find_gpu,
+    hardware,
+    known_models,
+)
 from inframind_gym.simulator.server.open_loop import replay_requests
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import card_record

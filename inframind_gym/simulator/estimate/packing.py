@@ -18,13 +18,16 @@ import yaml
 
 from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.simulator.estimate.architecture import (
+from inframind_gym.simulator.estimate.roofline import (
     QUANTIZATIONS,
     Architecture,
+    Gpu,
+    Server,
     find_architecture,
+    find_gpu,
+    hardware,
     known_models,
 )
-from inframind_gym.simulator.estimate.roofline import Gpu, Server, find_gpu, hardware
 from inframind_gym.simulator.server.pool import PoolConfig
 
 _FIRST_PORT: Final = 8001

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.estimate.architecture import find_architecture
+from inframind_gym.simulator.estimate.roofline import find_architecture
 from inframind_gym.teams.coordination.rules import kept_exchanges
 from inframind_gym.teams.coordination.settings import (
     COMPLEXITIES,

@@ -15,8 +15,7 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from inframind_gym.simulator.estimate.architecture import find_architecture
-from inframind_gym.simulator.estimate.roofline import Server, find_gpu
+from inframind_gym.simulator.estimate.roofline import Server, find_architecture, find_gpu
 from inframind_gym.teams.coordination.app import MultiAgentCoordinator
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from inframind_gym.teams.coordination.settings import MOST_CONTEXT, AgentResponse
