@@ -123,22 +123,8 @@ class Reply:
     latency_s: float
     output_tokens: int = 100
     right: bool | None = True
-    truncated: bool = False
     failed: bool = False
     retryable: bool = True  # of one that failed
-    text: str | None = None
-
-
-@dataclass(frozen=True)
-class Outage:
-    """A model is down from `from_s` on until `until_s`.
-
-    Calls that it has at `from_s` fail then; calls that are sent to it later fail at once.
-    """
-
-    model: int
-    from_s: float
-    until_s: float = math.inf
 
 
 class ScriptedBackend:
@@ -149,12 +135,10 @@ class ScriptedBackend:
     Args:
         num_models: M.
         reply: what comes of a call; asked when it is submitted.
-        outages: when models are down.
         poll_s: interval at which the metrics are polled.
 
     Attributes:
         calls: every call that was submitted, in order.
-        closed: whether `close` was called.
     """
 
     def __init__(
@@ -162,13 +146,10 @@ class ScriptedBackend:
         num_models: int,
         reply: Callable[[Call], Reply],
         *,
-        outages: Sequence[Outage] = (),
         poll_s: float = 5.0,
     ) -> None:
         self.calls: list[Call] = []
-        self.closed = False
         self._reply = reply
-        self._outages = tuple(outages)
         self._poll_s = poll_s
         self._now_s = 0.0
         self._ends: list[tuple[float, int, Completion]] = []  # a heap: when, which, what
@@ -185,22 +166,15 @@ class ScriptedBackend:
         """Look up in the script when and how the call will end."""
         reply = self._reply(call)
         finish_s = self._now_s + reply.latency_s
-        failed = reply.failed
-        for outage in self._outages:
-            hit = outage.from_s < finish_s and self._now_s < outage.until_s
-            if hit and outage.model == call.model:
-                finish_s, failed = max(outage.from_s, self._now_s), True
         completion = Completion(
             call=call.id,
             submit_s=self._now_s,
             first_token_s=math.nan,
             finish_s=finish_s,
-            output_tokens=0 if failed else reply.output_tokens,
-            truncated=reply.truncated and not failed,
-            failed=failed,
+            output_tokens=0 if reply.failed else reply.output_tokens,
+            failed=reply.failed,
             retryable=reply.retryable,
-            text=None if failed else reply.text,
-            right=False if failed else reply.right,
+            right=False if reply.failed else reply.right,
         )
         self.calls.append(call)
         self._depth[call.model] += 1
@@ -237,13 +211,8 @@ class ScriptedBackend:
         return self._metrics
 
     def models_up(self) -> int:
-        """Models without an outage now."""
-        up = (1 << len(self._depth)) - 1
-        for outage in self._outages:
-            if outage.from_s <= self._now_s < outage.until_s:
-                up &= ~(1 << outage.model)
-        return up
+        """All of them."""
+        return (1 << len(self._depth)) - 1
 
     def close(self) -> None:
-        """Nothing more will be asked."""
-        self.closed = True
+        """Nothing to let go of."""

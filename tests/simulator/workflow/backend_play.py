@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
-from inframind_gym.simulator.workflow.backend import Backend, Call, Outage, Reply, ScriptedBackend
+from inframind_gym.simulator.workflow.backend import Backend, Call, Reply, ScriptedBackend
 from inframind_gym.simulator.workflow.dispatch import (
     DECISION,
     RESUME,
@@ -112,6 +113,33 @@ def by_node(models: list[int], strategy: int = 0) -> Decide:
     )
 
 
+class Outage(NamedTuple):
+    """A model is down: calls that it has at `from_s` fail then, later ones at once."""
+
+    model: int
+    from_s: float
+    until_s: float = math.inf
+
+
+class Failing(ScriptedBackend):
+    """Scripted servers that go down."""
+
+    def __init__(self, reply: Callable[[Call], Reply], outages: tuple[Outage, ...]) -> None:
+        super().__init__(NUM_MODELS, self._answer)
+        self._script, self._outages = reply, outages
+
+    def _answer(self, call: Call) -> Reply:
+        reply, now_s = self._script(call), self._now_s
+        for model, from_s, until_s in self._outages:
+            if model == call.model and from_s < now_s + reply.latency_s and now_s < until_s:
+                reply = replace(reply, latency_s=max(from_s - now_s, 0.0), failed=True)
+        return reply
+
+    def models_up(self) -> int:
+        down = {m for m, from_s, until_s in self._outages if from_s <= self._now_s < until_s}
+        return super().models_up() & ~sum(1 << m for m in down)
+
+
 class Scripted:
     """A driven simulation on a scripted backend, with the backends that it opened."""
 
@@ -122,7 +150,7 @@ class Scripted:
         outages: tuple[Outage, ...] = (),
         retries: int = 0,
         patience_s: float = 600.0,
-        kind: Callable[..., ScriptedBackend] = ScriptedBackend,
+        kind: Callable[..., ScriptedBackend] = Failing,
         one_query: bool = False,
         topology: str = "IO",
         num_agents: int = 1,
@@ -138,7 +166,7 @@ class Scripted:
         self.opened: list[ScriptedBackend] = []
 
         def open_backend(simulation: BackendSimulation, key: int) -> Backend:
-            self.opened.append(kind(NUM_MODELS, reply, outages=outages))
+            self.opened.append(kind(reply, outages))
             return self.opened[-1]
 
         self.simulation = BackendSimulation(

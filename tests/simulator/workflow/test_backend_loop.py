@@ -12,14 +12,12 @@ from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.workflow.backend import (
     Call,
     Completion,
-    Outage,
     Reply,
-    ScriptedBackend,
     Telemetry,
 )
 from inframind_gym.simulator.workflow.backend_loop import HOLD_S
 from inframind_gym.simulator.workflow.state import FINAL, FIRST, SECOND
-from tests.simulator.workflow.backend_play import NUM_MODELS, Scripted, by_node
+from tests.simulator.workflow.backend_play import NUM_MODELS, Failing, Outage, Scripted, by_node
 
 LATENCY_S = (8.0, 4.0, 2.0, 1.0, 0.5)  # by model
 
@@ -169,7 +167,7 @@ def test_a_workflow_that_loses_all_its_models_still_ends() -> None:
     assert query["latency_s"] == pytest.approx(1.0)
 
 
-class GoingOn(ScriptedBackend):
+class GoingOn(Failing):
     """Servers that go on while the agent thinks, like live ones: ends are noticed late."""
 
     def think(self) -> None:
