@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.errors import ConfigError, require_within, unknown
-from inframind_gym.simulator.faults import Fault
+from inframind_gym.simulator.server.faults import Fault
 from inframind_gym.simulator.server.pool import Scheduler
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, Graph, custom_graph
 from inframind_gym.simulator.workload import AgentProfile, Drift, load_profiles, load_workload

@@ -27,8 +27,8 @@ from inframind_gym.envs.routing_config import RANGES, EnvConfig, draw_from, draw
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
-from inframind_gym.simulator.faults import Faults
 from inframind_gym.simulator.jit import ThreadPool
+from inframind_gym.simulator.server.faults import Faults
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import Cluster, allocate, cards
 from inframind_gym.simulator.server.telemetry import kv_use

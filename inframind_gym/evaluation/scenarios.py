@@ -26,7 +26,7 @@ from inframind_gym.configs import (
 from inframind_gym.evaluation.cells import content_hash
 from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.simulator.arrivals import make_arrivals
-from inframind_gym.simulator.faults import Fault, Faults
+from inframind_gym.simulator.server.faults import Fault, Faults
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workload import load_profiles, load_workload
 

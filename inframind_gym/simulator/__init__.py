@@ -1,11 +1,10 @@
 """The simulator: compiled rules of servers, workflows, answers and placement, without Gymnasium.
 
-    server      one vLLM server in virtual time: a function per rule of its scheduler
+    server      vLLM servers in virtual time: a function per rule of the scheduler; faults, metrics
     workflow    topologies, the life of a query, dispatch, the event loop
     placement   GPUs that hold, wake and load models
     quality     the item-response model: right or wrong, and how many tokens
     workload    workload profiles (YAML); arrivals: when queries arrive
-    telemetry   metrics as a router sees them
     rng, jit    counter-based random numbers; compiled code and its calls
 
 `SIMULATOR_VERSION` is what recorded results declare. A change that alters an episode bumps it; a

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from inframind_gym.configs import list_configs
 from inframind_gym.simulator.arrivals import make_arrivals
-from inframind_gym.simulator.faults import Fault, Faults
 from inframind_gym.simulator.placement.config import load_cluster, load_demand
+from inframind_gym.simulator.server.faults import Fault, Faults
 from inframind_gym.simulator.server.open_loop import OpenLoop, replay_requests
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import cards
