@@ -22,7 +22,8 @@ What a hostile answer could still do:
 * There, too, an object of its class can pretend to be plain data (``__eq__`` that is always true),
   a context manager of the answer can suppress an error of the tests, a method or attribute of its
   objects can raise StopIteration, and an iterator can begin anew.
-* It can tell what a test asks, and so recognise published tests.
+* It can tell what a test asks, and so recognise published tests; and it can make tests look broken
+  (a ConfigError), which are run beside it.
 * Whether files exist and how large they are can be found out, and process ids. A defect of the
   kernel, of its seccomp or of Landlock is not caught; caches and processor are shared.
 
@@ -254,20 +255,19 @@ def _task_facts(answer: Answer, preamble: str) -> tuple[list[str] | None, bool, 
 @functools.lru_cache(1024)
 def _imports(reference: str) -> str:
     """Return the import statements of a reference: tests can count on them (MBPP's do)."""
-    try:
-        body = ast.parse(reference).body
-    except SyntaxError:
-        return ""
-    return "\n".join(ast.unparse(s) for s in body if isinstance(s, (ast.Import, ast.ImportFrom)))
+    imports = (s for s in _statements(reference) if isinstance(s, (ast.Import, ast.ImportFrom)))
+    return "\n".join(map(ast.unparse, imports))
 
 
 @functools.lru_cache(1024)
 def _is_python(text: str) -> bool:
     """Return whether a question is a Python module that defines something."""
-    if "def " not in text:
-        return False
+    return "def " in text and any(isinstance(s, ast.FunctionDef) for s in _statements(text))
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    """Return the statements of a module; none if the text is no Python."""
     try:
-        tree = ast.parse(text)
+        return ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return any(isinstance(node, ast.FunctionDef) for node in tree.body)
+        return []

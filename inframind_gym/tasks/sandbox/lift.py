@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _ARITHMETIC: Final[dict[str, Callable[..., Any]]] = {
     "Add": operator.add,
@@ -31,19 +31,19 @@ _ARITHMETIC: Final[dict[str, Callable[..., Any]]] = {
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     kind.__name__: kind
     for kind in (abs, all, any, bool, dict, divmod, float, frozenset, int, len, list, max, min)
-} | {kind.__name__: kind for kind in (round, set, sorted, sum, tuple, math.isclose)}
+} | {kind.__name__: kind for kind in (round, set, sorted, sum, tuple)}
+_FUNCTIONS["math.isclose"] = math.isclose
+_DECIDED: Final = (
+    *(ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Load, ast.keyword),
+    *(ast.UnaryOp, ast.Not, ast.USub, ast.UAdd, ast.BoolOp, ast.And, ast.Compare, ast.cmpop),
+)
 
 
-@dataclass(frozen=True)
-class Lifted:
-    """An assert that is decided outside.
+class Lifted(NamedTuple):
+    """An assert that is decided outside."""
 
-    In its expression the answer's calls are the names "_0", "_1", …; a required one is run whenever
-    the tests run to their end.
-    """
-
-    test: CodeType
-    required: bool
+    test: CodeType  # in which the answer's calls are the names "_0", "_1", …
+    required: bool  # run whenever the tests run to their end
 
 
 @functools.lru_cache(1024)
@@ -64,106 +64,95 @@ def lift(tests: str, entry_point: str, preamble: str, plain: bool) -> tuple[str,
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return tests, []  # the locked process says what is wrong with them
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    named_calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    calls_by_name = [(n.func.id, n) for n in named_calls if isinstance(n.func, ast.Name)]
+    calls = _calls_by_name(tree)
     if entry_point:
         answers = {entry_point}
-        for name, call in calls_by_name:  # parameters of the tests' functions that it is given to
+        for name, call in calls:  # parameters of the tests' functions that it is given to
             parameters = functions[name].args.args if name in functions else []
             for parameter, argument in zip(parameters, call.args, strict=False):
                 if isinstance(argument, ast.Name) and argument.id == entry_point:
                     answers.add(parameter.arg)
     else:
-        known = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        known = {*dir(builtins)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            if isinstance(node, ast.FunctionDef):
+                known.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 known.add(node.id)
-        unknown = {name for name, _ in calls_by_name} - known - {*dir(builtins)}
-        answers = {name for name in unknown if name not in preamble}
-    called_above = {
-        node.func.id
-        for statement in tree.body
-        if isinstance(statement, ast.Expr)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    lifted: list[Lifted] = []
-
-    def visit(body: list[ast.stmt], required: bool) -> None:
-        for index, statement in enumerate(body):
-            if isinstance(statement, ast.Assert):
-                calls: list[ast.expr] = []
-                try:
-                    test = ast.Expression(_without_calls(statement.test, answers, calls, plain))
-                    code = compile(ast.fix_missing_locations(test), "<assert>", "eval")
-                except (LookupError, SyntaxError, ValueError, RecursionError):
-                    continue
-                if calls:
-                    arguments = [ast.Constant(len(lifted)), *calls]
-                    name = ast.Name("__lifted__", ast.Load())
-                    replacement = ast.Expr(ast.Call(name, arguments, []))
-                    body[index] = ast.copy_location(replacement, statement)
-                    lifted.append(Lifted(code, required))
-            elif isinstance(statement, ast.FunctionDef):
-                visit(statement.body, required and statement.name in called_above)
-            elif isinstance(statement, (ast.For, ast.While, ast.If)):
-                visit(statement.body, False)
-                visit(statement.orelse, False)
-            elif isinstance(statement, ast.With):
-                visit(statement.body, False)
-
-    visit(tree.body, True)
-    return ast.unparse(ast.fix_missing_locations(tree)) if lifted else tests, lifted
+        answers = {name for name, _ in calls if name not in known and name not in preamble}
+    always = [*tree.body]
+    for statement in tree.body:
+        if isinstance(statement, ast.Expr):
+            for name, _ in _calls_by_name(statement):
+                always += functions[name].body if name in functions else []
+    lifter = _Lifter(answers, plain, always)
+    lifter.visit(tree)
+    return ast.unparse(ast.fix_missing_locations(tree)) if lifter.lifted else tests, lifter.lifted
 
 
-def _without_calls(
-    node: ast.expr, answers: set[str], calls: list[ast.expr], plain: bool
-) -> ast.expr:
-    """Return an expression with the answer's calls as names.
+def _calls_by_name(tree: ast.AST) -> list[tuple[str, ast.Call]]:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(call.func.id, call) for call in calls if isinstance(call.func, ast.Name)]
 
-    The calls are added to `calls`, in the order in which Python carries them out. LookupError: it
-    holds something that is not decided outside.
+
+class _Lifter(ast.NodeTransformer):
+    """Replaces asserts by calls of ``__lifted__``."""
+
+    def __init__(self, answers: set[str], plain: bool, always: list[ast.stmt]) -> None:
+        self._answers, self._plain, self._always = answers, plain, always
+        self.lifted: list[Lifted] = []
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Visit what is below a node, unless asserts there may be meant to fail."""
+        kinds = ast.Try, ast.TryStar, ast.ClassDef, ast.AsyncFunctionDef, ast.expr
+        return node if isinstance(node, kinds) else super().generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        """Replace an assert, if it can be decided outside."""
+        try:
+            expression = _Expression(self._answers, self._plain)
+            test = ast.Expression(expression.visit(copy.deepcopy(node.test)))
+            code = compile(ast.fix_missing_locations(test), "<assert>", "eval")
+        except (LookupError, SyntaxError, ValueError, RecursionError):
+            return node
+        if not expression.calls:
+            return node
+        arguments = [ast.Constant(len(self.lifted)), *expression.calls]
+        self.lifted.append(Lifted(code, node in self._always))
+        call = ast.Call(ast.Name("__lifted__", ast.Load()), arguments, [])
+        return ast.copy_location(ast.Expr(call), node)
+
+
+class _Expression(ast.NodeTransformer):
+    """Puts names in the place of the answer's calls; LookupError: the rest is no plain data.
+
+    The calls are collected in the order in which Python carries them out.
     """
 
-    def part(child: ast.expr) -> ast.expr:
-        return _without_calls(child, answers, calls, plain)
+    def __init__(self, answers: set[str], plain: bool) -> None:
+        self._answers, self._plain = answers, plain
+        self.calls: list[ast.expr] = []
 
-    if _is_answers(node, answers):
-        if not plain and isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            raise LookupError("an object of the answer's class")
-        calls.append(node)
-        return ast.Name(f"_{len(calls) - 1}", ast.Load())
-    match node:
-        case ast.Constant():
-            return node
-        case ast.List() | ast.Tuple() | ast.Set():
-            items = [part(item) for item in node.elts]
-            return ast.Set(items) if isinstance(node, ast.Set) else type(node)(items, ast.Load())
-        case ast.Dict() if None not in node.keys:
-            pairs = [(part(k), part(v)) for k, v in zip(node.keys, node.values, strict=True) if k]
-            return ast.Dict([k for k, _ in pairs], [v for _, v in pairs])
-        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd()):
-            return ast.UnaryOp(node.op, part(node.operand))
-        case ast.BinOp() if type(node.op).__name__ in _ARITHMETIC:
-            sides = [part(node.left), part(node.right)]
+    def visit(self, node: ast.AST) -> Any:
+        """Return a node as it is decided outside."""
+        if isinstance(node, ast.expr) and _is_answers(node, self._answers):
+            if not self._plain and isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                raise LookupError("an object of the answer's class")
+            self.calls.append(node)
+            return ast.Name(f"_{len(self.calls) - 1}", ast.Load())
+        if isinstance(node, ast.BinOp) and type(node.op).__name__ in _ARITHMETIC:
             operation = ast.Constant(type(node.op).__name__)
+            sides = [self.visit(node.left), self.visit(node.right)]
             return ast.Call(ast.Name("_arithmetic", ast.Load()), [operation, *sides], [])
-        case ast.Compare():
-            last, identity = node.comparators[-1], {ast.Is, ast.IsNot} & {*map(type, node.ops)}
-            if identity and ast.unparse(last) not in ("None", "True", "False"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
+            arguments = [self.visit(argument) for argument in node.args]
+            return ast.Call(node.func, arguments, [self.visit(named) for named in node.keywords])
+        if isinstance(node, ast.Compare) and {ast.Is, ast.IsNot} & {*map(type, node.ops)}:
+            if ast.unparse(node.comparators[-1]) not in ("None", "True", "False"):
                 raise LookupError("identity of what is no singleton")
-            return ast.Compare(part(node.left), node.ops, [part(c) for c in node.comparators])
-        case ast.BoolOp(op=ast.And()):
-            return ast.BoolOp(node.op, [part(value) for value in node.values])
-        case ast.Call():
-            name = "isclose" if ast.unparse(node.func) == "math.isclose" else ""
-            if isinstance(node.func, ast.Name) and node.func.id != "isclose":
-                name = node.func.id
-            named = [ast.keyword(k.arg, part(k.value)) for k in node.keywords if k.arg]
-            if name in _FUNCTIONS and len(named) == len(node.keywords):
-                arguments = [part(argument) for argument in node.args]
-                return ast.Call(ast.Name(name, ast.Load()), arguments, named)
-    raise LookupError(type(node).__name__)
+        elif not isinstance(node, _DECIDED):
+            raise LookupError(type(node).__name__)
+        return self.generic_visit(node)
 
 
 def _is_answers(node: ast.expr, answers: set[str]) -> bool:
@@ -179,7 +168,7 @@ def holds(test: CodeType, values: Sequence[Any]) -> bool:
     """Return whether a lifted assert holds, given what the answer's calls returned (plain data)."""
     names = {f"_{number}": value for number, value in enumerate(values)}
     try:
-        return bool(eval(test, {**_FUNCTIONS, **names, "__builtins__": {}, **_OWN}))
+        return bool(eval(test, {**_FUNCTIONS, **names, **_OWN}))
     except (*_FAILURES, RecursionError):
         return False
 
@@ -195,4 +184,4 @@ def _arithmetic(operation: str, left: Any, right: Any) -> Any:
 
 # A test that cannot be computed, or whose values were not sent.
 _FAILURES: Final = (ArithmeticError, LookupError, MemoryError, NameError, TypeError, ValueError)
-_OWN: Final = {"_arithmetic": _arithmetic}
+_OWN: Final = {"_arithmetic": _arithmetic, "math": math, "__builtins__": {}}

@@ -2,7 +2,8 @@
 
 `encode` runs inside of the locked process, `decode` outside of it. Content of built-in types
 travels, also that of subclasses, whose methods are not asked. Of any other object its truth alone
-travels, and it equals nothing.
+travels, and it equals nothing. JSON's own types stand for themselves but for objects, which hold
+one name of a type and its content.
 """
 
 from __future__ import annotations
@@ -24,38 +25,26 @@ class Items(list):  # type: ignore[type-arg]
     """Items of an iterator or a view: it can be iterated over, and equals no list."""
 
     __hash__ = None
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both are the same object."""
-        return self is other
-
-    def __ne__(self, other: object) -> bool:
-        """Return whether they are two objects."""
-        return self is not other
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
 
 
 class Opaque:
     """An object of the locked process: it is true or false, and equals nothing."""
 
-    def __init__(self, truth: bool) -> None:
-        self._truth = truth
+    def __init__(self, truth: Any) -> None:
+        self._truth = truth is True
 
     def __bool__(self) -> bool:
         """Return its truth."""
         return self._truth
 
 
+_SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_ITERATORS = (zip, map, filter, enumerate, reversed, type(_ for _ in ()))
 _ITERABLE: tuple[Any, ...] = (
-    *(type({}.keys()), type({}.values()), type({}.items()), range, zip, map, filter, enumerate),
-    *(
-        reversed,
-        type(iter([])),
-        type(iter(())),
-        type(iter({})),
-        type(iter("")),
-        type(iter(range(0))),
-    ),
-    type(_ for _ in ()),
+    *(*_ITERATORS, range, type({}.keys()), type({}.values()), type({}.items())),
+    *(type(iter(of)) for of in ([], (), {}, "", range(0))),
 )
 
 
@@ -71,27 +60,29 @@ def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
         number = int.__pos__(value)
         if number.bit_length() > MAX_BITS:
             raise NotPlainError("an integer has too many digits")
-        return ["i", hex(number)]
+        return {"int": hex(number)}
     if float in bases:
-        return ["f", float.hex(value)]
+        return float.__pos__(value)
     if complex in bases:
-        return ["c", float.hex(complex.__pos__(value).real), float.hex(complex.__pos__(value).imag)]
+        number = complex.__pos__(value)
+        return {"complex": [number.real, number.imag]}
     if str in bases:
-        return ["s", str.__getitem__(value, slice(None))]
+        return str.__getitem__(value, slice(None))
     if bytes in bases:
-        return ["b", bytes.hex(value)]
-    for letter, base in (("l", list), ("t", tuple), ("e", set), ("z", frozenset)):
+        return {"bytes": bytes.hex(value)}
+    if list in bases:
+        return _all(list.__iter__(value), depth)
+    for name, base in _SEQUENCES.items():
         if base in bases:
-            return [letter, *_all(base.__iter__(value), depth)]
+            return {name: _all(base.__iter__(value), depth)}  # type: ignore[attr-defined]
     if dict in bases:
-        keys = [*dict.__iter__(value)]
-        pairs = [(key, dict.__getitem__(value, key)) for key in keys]
-        return ["d", *_all((part for pair in pairs for part in pair), depth)]
+        pairs = [(key, dict.__getitem__(value, key)) for key in dict.__iter__(value)]
+        return {"dict": _all((part for pair in pairs for part in pair), depth)}
     if kind in _ITERABLE:
-        return ["x", *_all(iter(value), depth)]
+        return {"items": _all(iter(value), depth)}
     if kind.__module__ == "numpy" and hasattr(kind, "item") and not getattr(value, "shape", 1):
         return encode(value.item(), depth - 1)
-    return ["o", bool(value)]
+    return {"object": bool(value)}
 
 
 def _all(values: Any, depth: int) -> list[Any]:
@@ -105,25 +96,22 @@ def _all(values: Any, depth: int) -> list[Any]:
 
 def decode(item: Any) -> Any:
     """Return the value of what `encode` made; of anything else an error of Python's."""
-    if item is None or isinstance(item, bool):
+    if isinstance(item, list):
+        return [decode(part) for part in item]
+    if not isinstance(item, dict):
         return item
-    letter, *rest = item
-    if letter == "i":
-        if len(rest[0]) > MAX_BITS:
+    ((name, content),) = item.items()
+    if name == "int":
+        if len(content) > MAX_BITS:
             raise ValueError("an integer has too many digits")
-        return int(rest[0], 16)
-    if letter == "f":
-        return float.fromhex(rest[0])
-    if letter == "c":
-        return complex(float.fromhex(rest[0]), float.fromhex(rest[1]))
-    if letter == "s" and isinstance(rest[0], str):
-        return rest[0]
-    if letter == "o":
-        return Opaque(rest[0] is True)
-    if letter == "b":
-        return bytes.fromhex(rest[0])
-    values = [decode(part) for part in rest]
-    kinds = {"l": list, "t": tuple, "e": set, "z": frozenset, "x": Items}
-    if letter == "d":
+        return int(content, 16)
+    if name == "complex":
+        return complex(*content)
+    if name == "bytes":
+        return bytes.fromhex(content)
+    if name == "object":
+        return Opaque(content)
+    values = decode(content)
+    if name == "dict":
         return dict(zip(values[::2], values[1::2], strict=True))
-    return kinds[letter](values)
+    return {**_SEQUENCES, "items": Items}[name](values)
