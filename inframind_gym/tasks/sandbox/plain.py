@@ -41,11 +41,9 @@ class Opaque:
 
 
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_ITERATORS = (zip, map, filter, enumerate, reversed, type(_ for _ in ()))
-_ITERABLE: tuple[Any, ...] = (
-    *(*_ITERATORS, range, type({}.keys()), type({}.values()), type({}.items())),
-    *(type(iter(of)) for of in ([], (), {}, "", range(0))),
-)
+_SAMPLES: tuple[Any, ...] = ({}.keys(), {}.values(), {}.items(), (_ for _ in ()))
+_SAMPLES += tuple(map(iter, ([], (), {}, "", range(0))))
+_ITERABLE = (zip, map, filter, enumerate, reversed, range, *map(type, _SAMPLES))
 
 
 def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
@@ -64,8 +62,8 @@ def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
     if float in bases:
         return float.__pos__(value)
     if complex in bases:
-        number = complex.__pos__(value)
-        return {"complex": [number.real, number.imag]}
+        both = complex.__pos__(value)
+        return {"complex": [both.real, both.imag]}
     if str in bases:
         return str.__getitem__(value, slice(None))
     if bytes in bases:
