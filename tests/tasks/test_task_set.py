@@ -6,7 +6,6 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from inframind_gym.errors import ConfigError, TaskError
 from inframind_gym.tasks import EMBED_DIM, builtin_dataset, load_tasks
 from inframind_gym.tasks.embedding import MiniLMEmbedder
-from inframind_gym.tasks.grading import grade
 from inframind_gym.tasks.loaders import read_file, read_folder
 from inframind_gym.tasks.taskset import SPLITS, Answer, split_of
 
@@ -62,39 +60,31 @@ def write(path: Path, *items: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("item", "dataset", "domain", "text"),
-    [
-        (MATH, "math", "Math", MATH["problem"]),
-        (GSM, "gsm_hard", "Math", GSM["problem"]),
-        (
-            MBPP,
-            "mbpp",
-            "Code",
-            "Write a function to double a number.\nYour code should pass: assert double(2) == 4",
-        ),
-        (HUMANEVAL, "humaneval", "Code", HUMANEVAL["prompt"]),
-        (MMLU, "mmlu_pro", "Commonsense", "Which is a metal?\nA. wood\nB. iron\nC. wool"),
-    ],
-)
-def test_public_formats(
-    tmp_path: Path, item: dict[str, Any], dataset: str, domain: str, text: str
-) -> None:
+FORMATS = {
+    "math": ("Math", MATH, MATH["problem"], Answer("expression", "\\frac{1}{2}")),
+    "gsm_hard": ("Math", GSM, GSM["problem"], Answer("number", "4003")),
+    "mmlu_pro": (
+        *("Commonsense", MMLU, "Which is a metal?\nA. wood\nB. iron\nC. wool"),
+        Answer("choice", "B", ("wood", "iron", "wool")),
+    ),
+    "mbpp": ("Code", MBPP, f"{MBPP['prompt']}\nYour code should pass: assert double(2) == 4", None),
+    "humaneval": ("Code", HUMANEVAL, HUMANEVAL["prompt"], None),
+}
+
+
+@pytest.mark.parametrize("dataset", FORMATS)
+def test_public_formats(tmp_path: Path, dataset: str) -> None:
+    domain, item, text, answer = FORMATS[dataset]
     (record,) = read_file(write(tmp_path / "x.jsonl.gz", item))
     assert (record.dataset, record.domain, record.text) == (dataset, domain, text)
-    answer = record.answer
-    if dataset == "math":
-        assert answer == Answer("expression", "\\frac{1}{2}")
-    elif dataset == "gsm_hard":
-        assert answer == Answer("number", "4003")
-    elif dataset == "mmlu_pro":
-        assert answer == Answer("choice", "B", ("wood", "iron", "wool"))
-        assert grade(answer, "The answer is (B).")
-    else:
-        assert answer.entry_point == ("double" if dataset == "mbpp" else "triple")
-        exec(answer.reference + answer.value, {})
-        with pytest.raises(AssertionError):
-            exec(answer.reference.replace("x\n", "x + 1\n") + answer.value, {})
+    if answer is not None:
+        assert record.answer == answer
+        return
+    tests, reference = record.answer.value, record.answer.reference
+    assert record.answer.entry_point == ("double" if dataset == "mbpp" else "triple")
+    exec(reference + tests, {})
+    with pytest.raises(AssertionError):
+        exec(reference.replace("x\n", "x + 1\n") + tests, {})
 
 
 def test_files_as_they_are_published(tmp_path: Path) -> None:
@@ -141,21 +131,20 @@ def test_splits_and_datasets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "item", "message"),
+    ("item", "message"),
     [
-        ("x", {"id": 1, "prompt": "p"}, "The record has the keys 'id', 'prompt'"),
-        ("x", {"prompt": "p", "entry_point": "f"}, "test"),
-        ("x", dict(MMLU, answer="D"), "'answer' must be a letter of A to C, not 'D'"),
-        ("x", dict(MATH, split="trian"), "Did you mean 'train'"),
-        ("x", {"foo": 1, "bar": 2}, "The record has the keys 'foo', 'bar'"),
-        ("x", dict(OWN, answer={"kind": "nummer", "value": 1}), "Did you mean 'number'"),
+        ({"id": 1, "prompt": "p"}, "The record has the keys 'id', 'prompt'"),
+        ({"prompt": "p", "entry_point": "f"}, "test"),
+        (MMLU | {"answer": "D"}, "'answer' must be a letter of A to C, not 'D'"),
+        (MATH | {"split": "trian"}, "Did you mean 'train'"),
+        (OWN | {"answer": {"kind": "nummer", "value": 1}}, "Did you mean 'number'"),
     ],
 )
-def test_a_broken_record_is_named(tmp_path: Path, name: str, item: Any, message: str) -> None:
-    write(tmp_path / f"{name}.jsonl", item)
+def test_a_broken_record_is_named(tmp_path: Path, item: Any, message: str) -> None:
+    write(tmp_path / "x.jsonl", item)
     with pytest.raises(ConfigError, match=message) as caught:
         read_folder(tmp_path)
-    assert f"{name}.jsonl, line 1: " in str(caught.value)
+    assert "x.jsonl, line 1: " in str(caught.value)
 
 
 def test_folders_that_hold_no_set_of_tasks(tmp_path: Path) -> None:
@@ -195,9 +184,8 @@ def folder(tmp_path: Path) -> Path:
         {"id": f"q{i}", "question": f"Which is {i}?", "options": [f"{i}", "none"], "answer": "A"}
         for i in range(20)
     ]
-    for name, items in (("math500", math), ("mmlu_pro", quiz)):
-        text = "".join(json.dumps(item) + "\n" for item in items)
-        (tmp_path / f"{name}.jsonl").write_text(text)
+    write(tmp_path / "math500.jsonl", *math)
+    write(tmp_path / "mmlu_pro.jsonl", *quiz)
     return tmp_path
 
 
@@ -224,27 +212,6 @@ def test_builtin_datasets_by_their_own_and_by_public_names() -> None:
     assert builtin_dataset("math") == "builtin_math"
     with pytest.raises(TaskError, match=r"unknown dataset 'humanevil'. Did you mean 'humaneval'"):
         load_tasks(datasets=["humanevil"])
-
-
-def test_every_answer_grades_itself() -> None:
-    """A response that states the answer is right, and one that states another is wrong."""
-    answers = [answer for answer in TASKS.answers if answer.kind in ("number", "choice")]
-    for answer, other in pairwise(answers):
-        assert grade(
-            answer, f"Let me think: 3 or 4 steps.\nThe answer is \\boxed{{{answer.value}}}."
-        )
-        if answer.kind == other.kind and answer.value != other.value:
-            assert not grade(answer, f"\\boxed{{{other.value}}}")
-
-
-def test_code_tasks_name_their_function_and_their_references_pass() -> None:
-    for text, answer in zip(TASKS.texts[1000:2000], TASKS.answers[1000:2000], strict=True):
-        assert answer.entry_point in text
-        assert answer.reference.startswith(f"def {answer.entry_point}(")
-        assert 3 <= answer.value.count("assert ") <= 8
-        exec(answer.reference + answer.value, {})
-        with pytest.raises((AssertionError, TypeError)):
-            exec(f"def {answer.entry_point}(*a): return None\n{answer.value}", {})
 
 
 def test_a_folder(folder: Path) -> None:
@@ -279,7 +246,7 @@ def test_difficulties_of_the_data_are_kept(tmp_path: Path) -> None:
         for i in range(3)
     ]
     items[2].pop("difficulty")
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    write(tmp_path / "own.jsonl", *items)
     tasks = load_tasks(tmp_path, split="all")
     assert tasks.difficulty[:2].tolist() == [-1.0, 0.0]
     assert np.isfinite(tasks.difficulty[2])
