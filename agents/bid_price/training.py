@@ -4,7 +4,7 @@
    dropped, and the others are surveyed again, so that the last ones are known well.
 2. *Load*. These are played from light load to overload under random prices, and the effect of load
    on the time of calls is fitted.
-3. *Prices* at every arrival rate, by linear programs over these estimates (`program.py`).
+3. *Prices* at every arrival rate, by linear programs over these estimates (`PriceProgram`).
 4. *Validation*, on held-out questions.
 
 Only the records of the agent's own queries are used. All random numbers are functions of the seed
@@ -17,20 +17,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, field_validator
+from scipy import sparse
+from scipy.special import ndtr
 
-from agents.bid_price import estimation, program, survey
-from agents.bid_price.program import ChoiceConfig
-from agents.bid_price.survey import Job, Played, environment, play_job, surveyed
+from agents.bid_price.estimates import (
+    Job,
+    Played,
+    candidates,
+    congestion,
+    ease_of_questions,
+    easiness_of_questions,
+    environment,
+    first_calls,
+    joined,
+    log_odds,
+    play_job,
+    seconds_of_calls,
+    surveyed,
+    worth_keeping,
+)
 from agents.runs import BEST, Array, Run, WorldChoice
-from inframind_gym.configs import Positive, PositiveInt, StrictModel
+from inframind_gym.configs import (
+    Fraction,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveInt,
+    StrictModel,
+)
+from inframind_gym.evaluation.bounds import maximise
 from inframind_gym.evaluation.runner import in_parallel
 from inframind_gym.policies.bid_price import (
+    BY_RECIPE,
     BidPriceModel,
     BidPricePolicy,
+    Estimates,
     Prices,
     from_tensors,
     save_model,
@@ -47,6 +72,26 @@ SURVEY_QUERIES: Final = 500  # of an episode of the survey
 MEASURES: Final = ("goodput", "solved", "on_time", "latency_s")
 SCORED: Final = (0.35, 0.85)  # part of a stream
 RANDOM_PRICES: Final = (0.003, 1.05)  # their median, and the standard deviation of their logs
+EASE_CLASSES: Final = 3  # of the questions of a domain
+AT_CAPACITY: Final = 0.9  # of the value on idle servers, as in the benchmark
+# A second of a slot of models that are left out, in right answers: more than any price that rises
+# with the load, or a queue would bring calls to these models, which slow the others further.
+TOO_DEAR: Final = 30.0
+_SKIP: Final = 1.0  # loss by a query that no server takes; the policy skips none
+_LOWEST: Final = 1e-6  # price, where there is more time than is worth having
+_STEP: Final = 1.25  # ratio of the rates between which the capacity is looked for
+_ROUNDS: Final = 3  # solutions for a set of models, after a first one
+_FINALISTS: Final = 5  # sets of models that are solved for more than once
+
+
+class ChoiceConfig(StrictModel):
+    """Numbers of the choice beside the prices, as in `policies.bid_price.Prices`."""
+
+    load: NonNegative = 1.0
+    late_value: Fraction = 0.075
+    caution: Number = 0.0
+    patience_s: Positive = 110.0
+    doubt: NonNegative = 0.05
 
 
 class SurveyRound(StrictModel):
@@ -101,6 +146,190 @@ class BidPriceConfig(StrictModel):
         if not (np.diff(np.array(loads, np.float32)) > 0.0).all():  # as a checkpoint keeps them
             raise ValueError(f"loads must rise, got {list(loads)}")
         return loads
+
+
+class Demand(NamedTuple):
+    """Kinds of queries: D domains, E classes of ease, B budgets, of which each is independent."""
+
+    share: Array  # (D,) of the queries
+    ease: Array  # (D, E) log odds, each class as many as the others
+    budgets_s: Array  # (B,)
+    budget_share: Array  # (B,)
+
+
+class Plan(NamedTuple):
+    """A solution at one rate."""
+
+    value: float  # right answers in time, a query
+    price: Array  # (M,) of a second of a slot, in right answers
+    work_price: Array  # (M,) of the GPU-seconds of such a second
+    in_flight: Array  # (M,) mean calls
+
+
+def demand_of(
+    share: Array,  # (D,) of the queries
+    ease: Sequence[Array],  # log odds of the questions of every domain
+    tiers_s: Array,  # budgets, each as often as it is drawn
+    patience_s: float,  # budgets above count as this
+) -> Demand:
+    """Return the kinds of queries."""
+    mean = np.zeros((len(share), EASE_CLASSES))
+    for d, own in enumerate(ease):
+        if len(own):
+            mean[d] = [part.mean() for part in np.array_split(np.sort(own), EASE_CLASSES)]
+    budgets_s, count = np.unique(np.minimum(tiers_s, patience_s), return_counts=True)
+    return Demand(share, mean, budgets_s, count / count.sum())
+
+
+def work_of_slots(known: Estimates, gpus: Array) -> Array:
+    """Return the GPU-seconds (M,) of a second of a slot of models that have so many (M,) GPUs.
+
+    A slot has its share of a full batch, in which a call takes longer than alone.
+    """
+    work: Array = gpus * np.exp(known.slowdown[:, -1]) / known.slots
+    return work
+
+
+def slowdown_of(known: Estimates, in_flight: Array) -> Array:
+    """Return the factor (M,) by which calls are longer, with so many (M,) in flight in the mean."""
+    models = len(known.slots)
+    busy = 1.0 - np.exp(-in_flight) * (1.0 + 0.5 * in_flight)  # E[min(n / 2, 1)], n is Poisson
+    fill = np.minimum(in_flight / known.slots, 1.0)
+    slow: Array = np.exp(known.slowdown[:, :models] @ busy + known.slowdown[:, models] * fill)
+    return slow
+
+
+class PriceProgram:
+    """The linear programs of one set of models, whose dual variables are prices.
+
+    A program shares out the queries of every kind (domain, apparent ease, budget) among the
+    recipes, so that most are right in time and the servers can do the work. The dual variable of a
+    server is the price of its time at that rate. Calls slow those of other models on the same GPU,
+    so it is solved a few times, each time with the slowdown by the calls that the last solution
+    keeps in flight. Where the GPU-seconds of a query are capped, the cap is one more row: the price
+    of a GPU-second, which every server's time costs on top.
+    """
+
+    def __init__(
+        self,
+        known: Estimates,  # of R recipes
+        allowed: Array,  # recipes that need no other models
+        demand: Demand,
+        choice: ChoiceConfig,
+        work: Array,  # (M,) GPU-seconds of a second of a slot
+        cap_s: float,  # GPU-seconds that a query may take in the mean
+    ) -> None:
+        domains = np.flatnonzero(demand.share)
+        tables = {n: getattr(known, n)[np.ix_(domains, allowed)] for n in BY_RECIPE}
+        self.known, self._demand, self._choice = known._replace(**tables), demand, choice
+        ease = demand.ease[domains]
+        logit = self.known.logit[:, None] + ease[:, :, None]
+        self._right = 1.0 / (1.0 + np.exp(-logit))[:, :, None]  # (D, E, 1, R)
+        shape = (*ease.shape, len(demand.budgets_s), len(allowed))
+        each = demand.share[domains, None, None] / ease.shape[1] * demand.budget_share
+        self._weight = np.broadcast_to(each[..., None], shape)
+        work_s = self.known.work_s[:, None, None] * self._weight[..., None]
+        self._work_s = work_s.reshape(-1, work_s.shape[-1])  # (n, M)
+        kinds = int(np.prod(shape[:-1]))
+        self._work, self._cap_s = work, cap_s
+        self._once = sparse.kron(sparse.eye(kinds), np.ones((1, len(allowed)))).tocsr()
+
+    def solve(self, rate_per_min: float, in_flight: Array, rounds: int) -> Plan:
+        """Return the plan at a rate.
+
+        Args:
+            rate_per_min: of arrivals.
+            in_flight: (M,) by which calls are slowed at first.
+            rounds: solutions after the first, each with the slowdown by the one before.
+        """
+        known, choice = self.known, self._choice
+        late, log_budget = choice.late_value, np.log(self._demand.budgets_s)[:, None]
+        sigma = np.sqrt(known.spread**2 + choice.doubt)[:, None]
+        slow = slowdown_of(known, in_flight)
+        for _ in range(rounds + 1):
+            # Chances (D, B, R) of answers in time, as `choose` has them without queues.
+            stretch = (known.path_s @ slow) / known.path_s.sum(axis=2)
+            log_s = (known.log_latency + np.log(stretch) + choice.caution)[:, None]
+            on_time = ndtr((log_budget - log_s) / sigma)
+            worth = self._right * (late + (1.0 - late) * on_time[:, None])
+            load = self._work_s * (rate_per_min / 60.0)
+            rows, limit = [self._once, sparse.csr_matrix((load * slow).T)], [known.slots]
+            if np.isfinite(self._cap_s):
+                rows.append(sparse.csr_matrix(self._work_s @ self._work))
+                limit.append(np.array([self._cap_s]))
+            bounds = np.concatenate([np.ones(self._once.shape[0]), *limit])
+            matrix = sparse.vstack(rows).tocsr()
+            value, x, dual = maximise(((worth + _SKIP) * self._weight).ravel(), matrix, bounds)
+            of_slots, of_work = np.split(dual[self._once.shape[0] :], [len(slow)])
+            price = of_slots * slow * (rate_per_min / 60.0)
+            plan = Plan(value - _SKIP, price, of_work.sum() * self._work, load.T @ x * slow)
+            slow = np.sqrt(slow * slowdown_of(known, plan.in_flight))
+        return plan
+
+
+class Planner:
+    """Plans at arrival rates, each for the best set of models.
+
+    To leave a model out makes others faster, which no dual variable shows: all sets are tried.
+    """
+
+    def __init__(
+        self,
+        known: Estimates,  # of R recipes
+        needs: Array,  # (R,) bit masks of the models that they use
+        demand: Demand,
+        choice: ChoiceConfig,
+        work: Array,  # (M,) GPU-seconds of a second of a slot, without a cap not looked at
+        cap_s: float = np.inf,  # GPU-seconds that a query may take in the mean
+    ) -> None:
+        models = len(known.slots)
+        self._slots, self._programs = known.slots, dict[int, PriceProgram]()
+        for chosen in range(1, 1 << models):
+            allowed = np.flatnonzero((needs & np.uint32(~chosen & (1 << models) - 1)) == 0)
+            if len(allowed):
+                self._programs[chosen] = PriceProgram(known, allowed, demand, choice, work, cap_s)
+
+    def _inside(self, chosen: int) -> Array:
+        """Return 1.0 (M,) for the models of a set, which is given as a bit mask."""
+        return np.array([float(chosen >> m & 1) for m in range(len(self._slots))])
+
+    def plan(self, rate_per_min: float) -> Plan:
+        """Return the plan at a rate; models outside its set are too dear."""
+        full = {chosen: self._inside(chosen) * self._slots for chosen in self._programs}
+
+        def value(chosen: int, rounds: int) -> float:
+            return self._programs[chosen].solve(rate_per_min, full[chosen], rounds).value
+
+        finalists = sorted(full, key=lambda chosen: -value(chosen, 0))[:_FINALISTS]
+        best = max(finalists, key=lambda chosen: value(chosen, _ROUNDS))
+        known = self._programs[best].known
+        plan = self._programs[best].solve(rate_per_min, full[best], _ROUNDS)
+        # What a second of each model's calls costs the calls of others that it slows, [o, m] by a
+        # share of o's pace. The dual variables do not show that: a program has fixed slowdowns.
+        slowed = 1.0 - np.exp(-known.slowdown[:, : len(known.slots)])
+        harm = (plan.price * plan.in_flight) @ slowed / np.maximum(plan.in_flight, 1.0)
+        price = np.maximum(plan.price, harm) + plan.work_price
+        return plan._replace(price=np.where(self._inside(best) > 0.0, price, TOO_DEAR))
+
+    def capacity_per_min(self) -> float:
+        """Return the rate at which the value has fallen to 90 % of that on idle servers."""
+        nothing = np.zeros_like(self._slots)
+        idle = [program.solve(1.0, nothing, 0) for program in self._programs.values()]
+        best = max(idle, key=lambda plan: plan.value)
+        rate, before = 1.0 / float((best.in_flight / self._slots).max()), best.value
+        wanted = AT_CAPACITY * best.value
+        while (now := self.plan(rate).value) >= wanted:
+            rate, before = rate * _STEP, now
+        part = (before - wanted) / (before - now)
+        return float(rate * _STEP ** (part - 1.0))
+
+
+def prices_of(plans: Sequence[Plan], slots: Array, choice: ChoiceConfig) -> Prices:
+    """Return prices (1, K): those of K plans, one a rate, where servers are as full as planned."""
+    price = np.maximum([plan.price for plan in plans], _LOWEST)
+    planned = np.array([plan.in_flight for plan in plans]) / slots
+    numbers = {name: np.full((1, len(plans)), value) for name, value in choice.model_dump().items()}
+    return Prices(**numbers, base=(np.log(price) - choice.load * planned)[None])
 
 
 @dataclass(frozen=True)
@@ -195,13 +424,13 @@ class Trainer:
         rates, policy = np.full(config.rows, config.idle_rate_per_min), RecipePolicy(recipes)
         parts = range(-(-config.survey[number].queries // (config.rows * SURVEY_QUERIES)))
         seeds = [self._seeds(config.rows, SURVEY, 1000 * number + part) for part in parts]
-        return survey.joined(self._play([Job(env, own, rates, policy) for own in seeds], "idle"))
+        return joined(self._play([Job(env, own, rates, policy) for own in seeds], "idle"))
 
     def estimated(self) -> BidPriceModel:
         """Survey the recipes, play under load, and return all but the prices."""
         config, spec, embeddings = self.config, self.spec, self.spec.task_embeddings
         code = DOMAINS.index("Code") in self._simulation.tasks.domain
-        listed = survey.candidates(
+        listed = candidates(
             spec.num_models, spec.num_strategies, code=code, single_calls=config.single_calls
         )
         recipes = tabulate(listed, spec.num_strategies)
@@ -209,20 +438,20 @@ class Trainer:
             found = surveyed(self._surveyed(recipes, number), recipes, spec)
             rng, patience_s = self._rng(SURVEY, number), config.choice.patience_s
             keep = of.keep or len(recipes)
-            kept = survey.worth_keeping(found, recipes.needs, keep, patience_s, rng)
+            kept = worth_keeping(found, recipes.needs, keep, patience_s, rng)
             recipes = recipes.select(kept)
         played = self._surveyed(recipes, len(config.survey) - 1)
         found = surveyed(played, recipes, spec)
-        easiness = estimation.easiness_of_questions(played, found.right, len(embeddings))
-        weights, centres = estimation.ease_of_questions(played, easiness, embeddings)
+        easiness = easiness_of_questions(played, found.right, len(embeddings))
+        weights, centres = ease_of_questions(played, easiness, embeddings)
         score = (embeddings.astype(np.float64) @ weights)[played.records["task"]]
         ease = score - centres[played.records["domain"]]
-        calls = estimation.first_calls(recipes, played)
-        idle_s = estimation.seconds_of_calls(calls, spec.num_models, spec.num_strategies)
+        calls = first_calls(recipes, played)
+        idle_s = seconds_of_calls(calls, spec.num_models, spec.num_strategies)
         made = np.isfinite(idle_s)
         total_s, count = np.where(made, idle_s, 0.0).sum(axis=(0, 2)), made.sum(axis=(0, 2))
         call_s = np.where(count > 0, total_s / np.maximum(count, 1), found.known.call_s)
-        logit = estimation.log_odds(played, found.right, ease)
+        logit = log_odds(played, found.right, ease)
         model = BidPriceModel(
             models=spec.models,
             strategies=spec.num_strategies,
@@ -256,9 +485,9 @@ class Trainer:
             policy = BidPricePolicy(model=priced, candidate=rows)
             rates = full * np.geomspace(0.05, 1.0, len(rows))
             jobs.append(Job(env, self._seeds(len(rows), LOAD, part), rates, policy))
-        played = survey.joined(self._play(jobs))
-        calls, budget_s = estimation.first_calls(model.recipes, played), played.records["budget_s"]
-        slowdown, turns = estimation.congestion(
+        played = joined(self._play(jobs))
+        calls, budget_s = first_calls(model.recipes, played), played.records["budget_s"]
+        slowdown, turns = congestion(
             calls, played.in_flight, budget_s, idle_s, known.slots, known.budgets_s
         )
         return replace(model, known=known._replace(slowdown=slowdown, turns=turns))
@@ -267,21 +496,21 @@ class Trainer:
         """Return the model with prices by linear programming."""
         config, made = self.config, self._simulation
         domain, ease = np.array(made.tasks.domain), model.ease(self.spec.task_embeddings)
-        demand = program.demand_of(
+        demand = demand_of(
             np.bincount(domain, minlength=len(DOMAINS)) / len(domain),
             [ease[domain == d, d] for d in range(len(DOMAINS))],
             self.spec.budget_tiers_s,
             config.choice.patience_s,
         )
         gpus = np.array([len(one.all_gpus) for one in made.pool.models], np.float64)
-        work = program.work_of_slots(model.known, gpus)
+        work = work_of_slots(model.known, gpus)
         known = model.known, model.recipes.needs, demand, config.choice, work
-        planner = program.Planner(*known)
+        planner = Planner(*known)
         rates = planner.capacity_per_min() * np.array(config.loads)
         if config.work_cap_s is not None:
-            planner = program.Planner(*known, config.work_cap_s)
+            planner = Planner(*known, config.work_cap_s)
         plans = [planner.plan(rate) for rate in rates.tolist()]
-        prices = program.prices_of(plans, model.known.slots, config.choice)
+        prices = prices_of(plans, model.known.slots, config.choice)
         return replace(model, prices=prices, rates_per_min=rates)
 
     def validated(self, model: BidPriceModel) -> dict[str, float]:

@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.simulator.server.telemetry import LOG_SCALE
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.tasks import EMBED_DIM
 
 if TYPE_CHECKING:
     from inframind_gym.simulator.workflow.backend import Telemetry
 
-LOG_SCALE_S: Final = 300.0  # seconds at which the log-scaled features are 1
 LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts longer
 SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
 
@@ -50,8 +50,6 @@ COMPACT: Final = {
 COMPACT_SEEN: Final = ("queue", "e2e", "in_flight")  # telemetry that it is computed from
 ARRIVALS_OVER_S: Final = 60.0  # time constant of the mean of arrivals
 MOST_ARRIVALS: Final = 3.0  # feature of a million queries a minute
-
-_LOG_SCALE: Final = math.log(LOG_SCALE_S)
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class ObservationLayout:
         if self.embedding == "compact":
             high[1] = MOST_ARRIVALS
             self.servers(low)[:], self.servers(high)[:] = np.array(list(COMPACT.values())).T
-        longest = math.log(LONGEST_S) / _LOG_SCALE
+        longest = math.log(LONGEST_S) / LOG_SCALE
         if self.scope != "query":
             high[self.budget] = longest
         for feature, highest in (("queue", max_queue), ("in_flight", max_queue), ("e2e", longest)):
@@ -197,7 +195,7 @@ class ObservationLayout:
 
     def remaining_budget_s(self, observation: Float32s) -> Floats:
         """Seconds of budget that are left, shape (...); at least 1, where the feature is cut."""
-        return np.exp(_float64(observation[..., self.budget]) * _LOG_SCALE)
+        return np.exp(_float64(observation[..., self.budget]) * LOG_SCALE)
 
     def queue_depth_req(self, observation: Float32s) -> Floats:
         """Requests running and waiting at each model at the last poll, shape (..., M)."""
@@ -205,7 +203,7 @@ class ObservationLayout:
 
     def e2e_s(self, observation: Float32s) -> Floats:
         """Mean end-to-end seconds of the calls that finished between two polls, shape (..., M)."""
-        return np.expm1(_float64(observation[..., self.system("e2e")]) * _LOG_SCALE)
+        return np.expm1(_float64(observation[..., self.system("e2e")]) * LOG_SCALE)
 
     def kv_frac(self, observation: Float32s) -> Floats:
         """Share of each model's KV cache in use at the last poll, shape (..., M)."""
@@ -372,15 +370,15 @@ class Compact:
         own = layout.in_flight_req(seen) / spec.max_num_seqs
         end = 2 + spec.num_models * len(COMPACT)
         out = np.empty((len(rows), end + seen.shape[1] - layout.size), np.float32)
-        out[:, 0] = np.log(left_s) / _LOG_SCALE
-        out[:, 1] = np.minimum(np.log1p(per_min) / _LOG_SCALE, MOST_ARRIVALS)
+        out[:, 0] = np.log(left_s) / LOG_SCALE
+        out[:, 1] = np.minimum(np.log1p(per_min) / LOG_SCALE, MOST_ARRIVALS)
         numbers = np.empty((len(COMPACT), len(rows), spec.num_models))
         numbers[0] = own
         numbers[1] = own @ self._same_gpu
         numbers[2] = layout.queue_depth_req(seen) / spec.max_num_seqs
         numbers[3] = seen[:, layout.system("e2e")]
         numbers[4] = (np.log(left_s)[:, None] - self._log_call - np.log1p(own)) / 3.0
-        numbers[5] = self._log_call / _LOG_SCALE
+        numbers[5] = self._log_call / LOG_SCALE
         numbers[6] = spec.ability
         numbers = np.moveaxis(numbers, 0, -1)
         out[:, 2:end] = np.clip(numbers, self._low, self._high).reshape(len(rows), -1)
@@ -418,10 +416,10 @@ def observe(
         row[layout.role] = spec.role_embeddings[role] if role >= 0 else 0.0
     else:
         row[layout.query], row[layout.role] = task, role
-    row[layout.budget] = math.log(max(budget_s, 1.0)) / _LOG_SCALE
+    row[layout.budget] = math.log(max(budget_s, 1.0)) / LOG_SCALE
     values = {
         "queue": np.asarray(telemetry.depth_req) / spec.queue_norm,
-        "e2e": np.log1p(np.nan_to_num(telemetry.e2e_s)) / _LOG_SCALE,
+        "e2e": np.log1p(np.nan_to_num(telemetry.e2e_s)) / LOG_SCALE,
         "kv": np.asarray(telemetry.kv_frac),
         "in_flight": in_flight / spec.queue_norm,
     }

@@ -17,7 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
+from inframind_gym.configs import validate
 from inframind_gym.errors import ConfigError, InfraMindError, did_you_mean, shortened
 from inframind_gym.files import read_json
 
@@ -117,6 +119,20 @@ def load(folder: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ConfigError(f"{model}: {name} holds numbers that are not finite.")
     return tensors, content
+
+
+def load_as(schema: type[BaseModel], folder: Path) -> tuple[Path, dict[str, NDArray[Any]], Any]:
+    """Read a checkpoint, or the one in `best` of a training's folder, as of one policy.
+
+    Returns:
+        Its folder, the tensors, and the configuration as a `schema`.
+
+    Raises:
+        ConfigError: as of `load`; or the configuration is of another policy.
+    """
+    folder = folder / "best" if (folder / "best").is_dir() else folder
+    tensors, content = load(folder)
+    return folder, tensors, validate(content, schema, source=str(folder / CONFIG_FILE))
 
 
 def folders(root: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.configs import NonNegative, PositiveInt, StrictModel, validate
+from inframind_gym.configs import NonNegative, PositiveInt, StrictModel
 from inframind_gym.envs import assignment, coordination, token_budget
 from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.envs.layout import COMPACT_SEEN, Compact, ObservationLayout, PolicySpec
@@ -132,15 +132,11 @@ class MlpPolicy(BasePolicy[Any, Any]):
         self.fingerprint = " ".join(checkpoint.fingerprint(of.folder) for of in self.networks)
 
     def _open(self, folder: Path) -> Network:
-        inside = folder / "best"
-        folder = inside if inside.is_dir() else folder
-        tensors, content = checkpoint.load(folder)
-        source = str(folder / checkpoint.CONFIG_FILE)
-        config: Any = validate(content, self.schema, source=source)
-        if config.kind != self.kind:
-            raise ConfigError(f"{source}: kind is {config.kind!r}, not {self.kind!r}")
-        network = Network(folder, tensors, config)
-        checkpoint.check_shapes(folder, tensors, self.shapes(network))
+        network = Network(*checkpoint.load_as(self.schema, folder))
+        kind, source = network.config.kind, network.folder / checkpoint.CONFIG_FILE
+        if kind != self.kind:
+            raise ConfigError(f"{source}: kind is {kind!r}, not {self.kind!r}")
+        checkpoint.check_shapes(network.folder, network.tensors, self.shapes(network))
         return network
 
     def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:

@@ -16,21 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from inframind_gym.configs import Number, validate
+from inframind_gym.configs import Number
 from inframind_gym.envs.core import Bools, Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.policies.base import BasePolicy, Contexts, draw_from, models_up
 from inframind_gym.policies.checkpoint import (
-    CONFIG_FILE,
     SHIPPED,
     Tensors,
     check_shapes,
     fingerprint,
-    load,
+    load_as,
     part,
 )
-from inframind_gym.policies.simple import FULL_BATCH_SLOWDOWN
+from inframind_gym.policies.simple import expected_answer_s
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.state import PLAN
@@ -254,20 +253,15 @@ class Player:
     def resource(self, observations: Float32s) -> Float32s:
         """Return remaining budget and telemetry (n, 1 + M·F) as the executor sees them.
 
-        With `predicted_latency` (n, 1 + M·S): log(1 + L) / log 300 with L the seconds of a call at
-        light load, slower in a full batch, after the calls that find no slot, times the strategy's
-        measured factor of the length.
+        With `predicted_latency` (n, 1 + M·S): log(1 + L) / log 300 with L the seconds of
+        `expected_answer_s` times the strategy's measured factor of the length.
         """
         layout, spec = self.spec.layout, self.spec
         resource = observations[:, layout.resource].copy()
         if self.predicted_latency:
-            load, slots = layout.queue_depth_req(observations), spec.max_num_seqs
-            service = spec.expected_call_s * (
-                1.0 + FULL_BATCH_SLOWDOWN * np.minimum(load / slots, 1.0)
-            )
-            call_s = service * (1.0 + np.maximum(load + 1.0 - slots, 0.0) / slots)
+            call_s = expected_answer_s(spec, layout.queue_depth_req(observations))
             prices = call_s[:, :, None] * [STRATEGY_LENGTH[name] for name in spec.strategies]
-            listed = np.log1p(prices.reshape(len(load), -1)) / math.log(300.0)
+            listed = np.log1p(prices.reshape(len(call_s), -1)) / math.log(300.0)
             return np.concatenate([resource[:, :1], listed], axis=1).astype(np.float32)
         if not self.system_state:
             resource[:, 1:] = 0.0
@@ -340,12 +334,11 @@ class InfraMindPolicy(BasePolicy):
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
         if mode not in (None, SAMPLE, LIKELIEST):
             raise ConfigError(f"mode is {mode!r}; it is {SAMPLE!r}, {LIKELIEST!r} or left out.")
-        self.folder = Path(checkpoint) if checkpoint else SHIPPED / self.name
+        folder = Path(checkpoint) if checkpoint else SHIPPED / self.name
         arguments = [checkpoint or "", mode] if mode else [checkpoint] if checkpoint else []
         self.name = ":".join((type(self).name, *arguments))
-        self._tensors, content = load(self.folder)
-        source = str(self.folder / CONFIG_FILE)
-        self.config = c = validate(content, InfraMindCheckpoint, source=source)
+        self.folder, self._tensors, c = load_as(InfraMindCheckpoint, folder)
+        self.config = c
         self.sample, self.temperature = mode == SAMPLE, 1.0 if mode == SAMPLE else c.temperature
         if mode == LIKELIEST:
             self.temperature = 0.0
@@ -542,8 +535,7 @@ class MasRouterPolicy(TextRouter):
 
     def __init__(self, checkpoint_folder: str | None = None) -> None:
         folder = DEFAULT_CHECKPOINT if checkpoint_folder is None else Path(checkpoint_folder)
-        tensors, content = load(folder)
-        about = validate(content, MasRouterCheckpoint, source=str(folder / CONFIG_FILE))
+        folder, tensors, about = load_as(MasRouterCheckpoint, folder)
         if about.algorithm != "masrouter":
             algorithm = shortened(about.algorithm)
             raise ConfigError(

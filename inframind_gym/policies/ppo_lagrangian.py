@@ -29,13 +29,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from pydantic import BaseModel
 
-from inframind_gym.configs import Fraction, PositiveInt, validate
+from inframind_gym.configs import Fraction, PositiveInt
 from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies.adaptive import AdaptivePolicy, Outlook
 from inframind_gym.policies.base import Completed, Contexts
-from inframind_gym.policies.checkpoint import CONFIG_FILE, SHIPPED, check_shapes, fingerprint, load
+from inframind_gym.policies.checkpoint import SHIPPED, check_shapes, fingerprint, load_as
 from inframind_gym.policies.networks import draw, log_softmax
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS, EMBED_DIM
@@ -156,8 +156,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         folder = Path(checkpoint) if checkpoint else SHIPPED / NAME
         self.name = ":".join((NAME, *(a for a in (checkpoint, mode) if a is not None)))
         self.sample = mode == SAMPLE
-        weights, content = load(folder)
-        config = validate(content, PpoLagrangianCheckpoint, source=str(folder / CONFIG_FILE))
+        folder, weights, config = load_as(PpoLagrangianCheckpoint, folder)
         check_shapes(folder, weights, shapes(config.hidden))
         super().__init__(prices=config.prices)
         self.has_lateness = config.lateness

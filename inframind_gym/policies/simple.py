@@ -346,6 +346,22 @@ class LeastLoadedPolicy(OfOneStrategy, QueueAware):
         return self.argmin(load / self.spec.max_num_seqs, due)
 
 
+def expected_answer_s(spec: PolicySpec, load: Floats) -> Floats:
+    """Return the seconds until a call sent now would be answered, (n, M).
+
+    The light-load seconds of a call grow with the batch it joins; calls beyond the slots wait, and
+    a server with s slots frees one every (call / s) seconds.
+
+    Args:
+        spec: of the pool.
+        load: (n, M) calls at each model.
+    """
+    slots = spec.max_num_seqs
+    service = spec.expected_call_s * (1.0 + FULL_BATCH_SLOWDOWN * np.minimum(load / slots, 1.0))
+    waiting = np.maximum(load + 1.0 - slots, 0.0)  # this call and those ahead that find no slot
+    return np.asarray(service * (1.0 + waiting / slots))
+
+
 class LowestExpectedLatencyPolicy(QueueAware):
     """The model that is expected to answer first."""
 
@@ -354,20 +370,16 @@ class LowestExpectedLatencyPolicy(QueueAware):
     def expected_latency_s(self, observations: Float32s, rows: Ints) -> Floats:
         """Seconds until a call sent now would be answered, (n, M).
 
-        The light-load seconds of a call grow with the batch it joins; calls beyond the slots wait,
-        and a server with s slots frees one every (call / s) seconds. The polled end-to-end latency
-        is blended in with E2E_WEIGHT times the share of slots in use: with nothing running it is
-        a memory of older load (the last value is held while nothing finishes).
+        The polled end-to-end latency is blended into `expected_answer_s`, with E2E_WEIGHT times the
+        share of slots in use: with nothing running it is a memory of older load (the last value is
+        held while nothing finishes).
         """
-        spec, slots = self.spec, self.spec.max_num_seqs
-        load = self.load_req(observations, rows)
-        busy = np.minimum(load / slots, 1.0)
-        service = spec.expected_call_s * (1.0 + FULL_BATCH_SLOWDOWN * busy)
-        waiting = np.maximum(load + 1.0 - slots, 0.0)  # this call and those ahead that find no slot
-        expected = service * (1.0 + waiting / slots)
+        spec, load = self.spec, self.load_req(observations, rows)
+        expected = expected_answer_s(spec, load)
         if not spec.layout.has("e2e"):
             return expected
         polled = spec.layout.e2e_s(observations)
+        busy = np.minimum(load / spec.max_num_seqs, 1.0)
         weight = np.where(polled > 0.0, E2E_WEIGHT * busy, 0.0)
         return (1.0 - weight) * expected + weight * polled
 
@@ -451,10 +463,7 @@ class OneAgentRule(BasePolicy, ABC):
 
     def expected_s(self, in_flight: Floats) -> Floats:
         """Return the seconds until a query sent now would be answered, (n, M)."""
-        slots = self.spec.max_num_seqs
-        wait = np.maximum(in_flight + 1.0 - slots, 0.0) / slots
-        slow = 1.0 + FULL_BATCH_SLOWDOWN * np.minimum(in_flight / slots, 1.0)
-        return np.asarray(self.calls * self.spec.expected_call_s * slow * (1.0 + wait))
+        return self.calls * expected_answer_s(self.spec, in_flight)
 
 
 class ShortestQueuePolicy(OneAgentRule):

@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.bid_price.estimation import (
+from agents.bid_price.estimates import (
     Calls,
+    Played,
+    Surveyed,
+    candidates,
     congestion,
     ease_of_questions,
     easiness_of_questions,
     log_odds,
+    surveyed,
+    worth_keeping,
 )
-from agents.bid_price.program import (
+from agents.bid_price.training import (
     TOO_DEAR,
     ChoiceConfig,
     Demand,
@@ -25,7 +30,6 @@ from agents.bid_price.program import (
     prices_of,
     work_of_slots,
 )
-from agents.bid_price.survey import Played, Surveyed, candidates, surveyed, worth_keeping
 from inframind_gym.policies.bid_price import Estimates, Prices, choose
 from inframind_gym.policies.recipes import Recipe, role_orders, table_from_tensors, tabulate
 from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from agents.bid_price.survey import Played
+from agents.bid_price.estimates import Played
 from agents.bid_price.training import (
     MEASURES,
     BidPriceConfig,
