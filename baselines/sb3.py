@@ -24,6 +24,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import gymnasium as gym
@@ -31,7 +32,9 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
+from gymnasium import spaces
 from pydantic import Field, model_validator
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -41,15 +44,25 @@ from torch import nn
 
 import inframind_gym  # noqa: F401
 from agents.runs import BEST, Array, Run
-from baselines.placement_network import ScorerPolicy, export
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.envs.core import Float32s
+from inframind_gym.envs.placement_kernel import GPU_FEATURES, MODEL_FEATURES
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.envs.sb3 import SB3VecEnv
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.tracker import Tracker
 from inframind_gym.policies import checkpoint
-from inframind_gym.policies.mlp import ASSIGNMENT, COORDINATION, PLACEMENT, ROUTING, TOKEN_BUDGET
+from inframind_gym.policies.mlp import (
+    ASSIGNMENT,
+    COORDINATION,
+    INPUTS,
+    PARTS,
+    PLACEMENT,
+    ROUTING,
+    TOKEN_BUDGET,
+    inputs_of,
+    take_apart,
+)
 from inframind_gym.progress import ProgressReport
 from inframind_gym.simulator.workflow.topology import MAX_NODES, STRATEGIES
 
@@ -89,7 +102,7 @@ class Sb3Config(StrictModel):
     lookahead: bool = True  # a turn begins with the average
     steps: PositiveInt  # decisions of all rows
     net_arch: tuple[PositiveInt, ...] = (64, 64)  # widths of the hidden layers
-    keep_bias: NonNegative | None = None  # of placement's network; see `placement_network.Scorer`
+    keep_bias: NonNegative | None = None  # of placement's network; see `Scorer`
     arguments: dict[str, Any] = Field(default_factory=dict)  # of the algorithm, SB3's names
 
     @model_validator(mode="after")
@@ -238,6 +251,79 @@ class TrackerWriter(KVWriter):
         """Leave the tracker open, for the next turn."""
 
 
+def _network(inputs: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(),
+        nn.Linear(hidden, 1),
+    )  # fmt: skip
+
+
+class Scorer(nn.Module):
+    """Actor and critic of `MaskablePpoPlacement`; what SB3 calls an `mlp_extractor`.
+
+    Args:
+        gpus: G.
+        models: M.
+        hidden: width.
+        keep_bias: of leaving a GPU alone, at the start.
+    """
+
+    def __init__(self, gpus: int, models: int, hidden: int, keep_bias: float) -> None:
+        super().__init__()
+        self.gpus, self.models = gpus, models
+        self.latent_dim_pi, self.latent_dim_vf = gpus * (models + 1), 2 * hidden
+        self.actor = nn.ModuleDict({part: _network(INPUTS[part], hidden) for part in PARTS})
+        for part in PARTS:
+            last: Any = self.actor[part]
+            nn.init.uniform_(last[-1].weight, -0.01, 0.01)
+            nn.init.constant_(last[-1].bias, keep_bias if part == "keep" else 0.0)
+        self.value_gpu = nn.Sequential(
+            nn.Linear(GPU_FEATURES + MODEL_FEATURES, hidden), nn.Tanh(), nn.Linear(hidden, hidden)
+        )
+        self.value_model = nn.Sequential(
+            nn.Linear(MODEL_FEATURES, hidden), nn.Tanh(), nn.Linear(hidden, hidden)
+        )
+
+    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (n, G·(M + 1)) and what the value is read from (n, 2·hidden)."""
+        return self.forward_actor(features), self.forward_critic(features)
+
+    def forward_actor(self, features: torch.Tensor) -> torch.Tensor:
+        """Logits, (n, G·(M + 1))."""
+        parts = take_apart(features, self.gpus, self.models)
+        inputs = inputs_of(parts, torch)
+        pair = self.actor["pair"](inputs["pair"])[..., 0]
+        return torch.cat([self.actor["keep"](inputs["keep"]), pair], dim=-1).flatten(1)
+
+    def forward_critic(self, features: torch.Tensor) -> torch.Tensor:
+        """Sums over GPUs and over models, (n, 2·hidden)."""
+        parts = take_apart(features, self.gpus, self.models)
+        host = parts.bits[..., 0] @ parts.model
+        of_gpus = self.value_gpu(torch.cat([parts.gpu, host], dim=-1)).mean(1)
+        return torch.cat([of_gpus, self.value_model(parts.model).mean(1)], dim=-1)
+
+
+class ScorerPolicy(MaskableActorCriticPolicy):
+    """MaskablePPO's policy with a `Scorer`, whose scores are the logits themselves."""
+
+    def __init__(self, *args: Any, hidden: int, keep_bias: float, **kwargs: Any) -> None:
+        self._hidden, self._keep_bias = hidden, keep_bias
+        super().__init__(*args, **{**kwargs, "ortho_init": False})
+
+    def _build_mlp_extractor(self) -> None:
+        assert isinstance(self.action_space, spaces.MultiDiscrete)
+        choices = self.action_space.nvec
+        self.mlp_extractor: Any = Scorer(
+            len(choices), int(choices[0]) - 1, self._hidden, self._keep_bias
+        )
+
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        self.action_net: Any = nn.Identity()
+        arguments: dict[str, Any] = {"lr": lr_schedule(1), **self.optimizer_kwargs}
+        self.optimizer = self.optimizer_class(self.parameters(), **arguments)
+
+
 def make_envs(config: Sb3Config, **turn: Any) -> tuple[SB3VecEnv, VecEnv]:
     """Return the environments of a turn, and the same as the algorithm sees them.
 
@@ -276,6 +362,16 @@ def make_learner(config: Sb3Config, envs: VecEnv, seed: int) -> BaseAlgorithm:
     return kind(policy, envs, policy_kwargs=network, seed=seed, device="cpu", **config.arguments)
 
 
+def tensors_of(modules: Iterable[nn.Module], prefix: str) -> dict[str, Float32s]:
+    """Return weights (outputs, inputs) and biases (outputs,) of the linear ones, by number."""
+    linear = [module for module in modules if isinstance(module, nn.Linear)]
+    return {
+        f"{prefix}{i}.{name}": value.detach().numpy().astype(np.float32)
+        for i, layer in enumerate(linear)
+        for name, value in layer.named_parameters()
+    }
+
+
 def export_network(model: BaseAlgorithm) -> tuple[dict[str, Float32s], dict[str, Any]]:
     """Return the acting network of a model: no pickle leaves the training.
 
@@ -293,12 +389,15 @@ def export_network(model: BaseAlgorithm) -> tuple[dict[str, Float32s], dict[str,
         modules = [*policy.mlp_extractor.policy_net, policy.action_net]
     linear = [module for module in modules if isinstance(module, nn.Linear)]
     between = [ACTIVATIONS[type(m)] for m in modules if not isinstance(m, nn.Linear)]
-    tensors: dict[str, Float32s] = {}
-    for i, layer in enumerate(linear):
-        tensors[f"layer{i}.weight"] = layer.weight.detach().numpy().astype(np.float32)
-        tensors[f"layer{i}.bias"] = layer.bias.detach().numpy().astype(np.float32)
     widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
-    return tensors, {"activation": between[0] if between else "relu", "layers": widths}
+    facts = {"activation": between[0] if between else "relu", "layers": widths}
+    return tensors_of(linear, "layer"), facts
+
+
+def export_scorer(policy: ScorerPolicy) -> dict[str, Float32s]:
+    """Return the tensors of the acting network, as its player takes them."""
+    actor: Any = policy.mlp_extractor.actor
+    return {k: v for part in PARTS for k, v in tensors_of(actor[part], part).items()}
 
 
 def exported(
@@ -307,7 +406,7 @@ def exported(
     """Return the tensors of a checkpoint, and what it says of them to the policy that plays it."""
     if config.keep_bias is not None:
         scorer: Any = model.policy
-        return export(scorer), {"kind": PLACEMENT, "hidden": config.net_arch[0]}
+        return export_scorer(scorer), {"kind": PLACEMENT, "hidden": config.net_arch[0]}
     tensors, network = export_network(model)
     if config.env_id == "InfraMind-Assignment-v0":
         form = {"hidden": config.net_arch[0], "load": spec.config.load}

@@ -324,6 +324,17 @@ def take_apart(observations: Any, gpus: int, models: int) -> Parts:
     return Parts(bits, of_gpus[:, :, STATES * models :], of_models)
 
 
+def inputs_of(parts: Parts, xp: Any) -> dict[str, Any]:
+    """Return the inputs of the networks of a placement, by name; `xp` is numpy or torch."""
+    host = parts.bits[..., 0] @ parts.model
+    mean = xp.broadcast_to(parts.model.mean(1)[:, None], host.shape)
+    around = xp.concatenate([parts.gpu, host, mean], axis=-1)
+    pairs = parts.bits.shape[:3]
+    wide = xp.broadcast_to(around[:, :, None, :], (*pairs, AROUND))
+    each = xp.broadcast_to(parts.model[:, None], (*pairs, MODEL_FEATURES))
+    return {"pair": xp.concatenate([parts.bits, each, wide], axis=-1), "keep": around}
+
+
 def placement_logits(
     tensors: Mapping[str, NDArray[Any]], observations: Float32s, gpus: int, models: int
 ) -> Floats:
@@ -332,11 +343,7 @@ def placement_logits(
     The tensors are those of `MaskablePpoPlacement.shapes`.
     """
     parts = take_apart(observations.astype(np.float64), gpus, models)
-    host = parts.bits[..., 0] @ parts.model
-    mean = np.broadcast_to(parts.model.mean(axis=1, keepdims=True), host.shape)
-    around = np.concatenate([parts.gpu, host, mean], axis=-1)
-    wide = np.broadcast_to(around[:, :, None, :], (*parts.bits.shape[:3], AROUND))
-    each = np.broadcast_to(parts.model[:, None], (*parts.bits.shape[:3], MODEL_FEATURES))
+    inputs = inputs_of(parts, np)
 
     def network(part: str, x: Floats) -> Floats:
         for i in range(LAYERS):
@@ -344,8 +351,8 @@ def placement_logits(
             x = np.tanh(x) if i < LAYERS - 1 else x
         return x
 
-    pair = network("pair", np.concatenate([parts.bits, each, wide], axis=-1))
-    return np.concatenate([network("keep", around), pair[..., 0]], axis=-1)
+    scores = {part: network(part, inputs[part]) for part in PARTS}
+    return np.concatenate([scores["keep"], scores["pair"][..., 0]], axis=-1)
 
 
 class MaskablePpoPlacement(MlpPolicy, BasePlacementPolicy):
@@ -355,7 +362,7 @@ class MaskablePpoPlacement(MlpPolicy, BasePlacementPolicy):
     scores are the logits of a MultiDiscrete action. All weights are shared, so one checkpoint fits
     every cluster, whatever its order of GPUs and models. Of a pair it sees the four bits of m on g,
     the numbers of g, those of m, those of the model that is awake on g (zeros if none is) and the
-    mean over all models. `baselines.placement_network` is the same network in PyTorch.
+    mean over all models. `baselines.sb3.Scorer` is the same network in PyTorch.
 
     It was trained to draw: GPUs that look alike have the same scores, and the best choice alone
     would send all of them after the same model. Groups that are not complete are left alone.

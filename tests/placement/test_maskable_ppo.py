@@ -32,7 +32,7 @@ def test_pytorch_and_numpy_score_alike() -> None:
     pytest.importorskip("sb3_contrib")
     from gymnasium import spaces
 
-    from baselines.placement_network import ScorerPolicy, export
+    from baselines.sb3 import ScorerPolicy, export_scorer
 
     gpus, models = 3, 5
     seen = observations(gpus, models)
@@ -45,7 +45,7 @@ def test_pytorch_and_numpy_score_alike() -> None:
     )
     with torch.no_grad():
         theirs = policy.action_net(policy.mlp_extractor.forward_actor(torch.tensor(seen)))
-    ours = placement_logits(export(policy), seen, gpus, models)
+    ours = placement_logits(export_scorer(policy), seen, gpus, models)
     assert ours.shape == (2, gpus, models + 1)
     assert np.allclose(ours.reshape(2, -1), theirs.numpy(), atol=1e-5)
     assert ours[..., 0].mean() - ours[..., 1:].mean() == pytest.approx(2.0, abs=0.3)
