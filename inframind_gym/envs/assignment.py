@@ -40,12 +40,11 @@ from inframind_gym.teams.assignment.simulate import (
     DEFAULT_TEAM,
     NO_TASK,
     answer,
-    draw_key,
     drift,
     next_task,
     team,
 )
-from inframind_gym.teams.state import Floats, Ints, Rows
+from inframind_gym.teams.state import Floats, Ints, Rows, keys_of
 
 MOST_TASKS: Final = 1_000_000
 EMPTY: Final = -1  # place of the window
@@ -217,7 +216,7 @@ class AssignmentSimulation(Simulation):
     def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""
         if first or self.config.episode == "run":  # a request goes on with load and task
-            self.key[rows] = [draw_key(rng)[0] for rng in rngs]
+            self.key[rows] = keys_of(rngs)
             self.state.clear(rows)
             self.state.window[rows] = EMPTY
             self.imbalance[rows] = 0.0

@@ -23,7 +23,7 @@ from inframind_gym.envs.core import (
     write_columns,
 )
 from inframind_gym.errors import ActionError
-from inframind_gym.teams.state import Bools, Ints
+from inframind_gym.teams.state import Bools, Ints, keys_of
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.optimum import state_of
 from inframind_gym.teams.token_budget.rules import (
@@ -206,7 +206,7 @@ class TokenBudgetSimulation(Simulation):
         """Begin new episodes; see `Simulation`."""
         low, high = self.config.budget_range
         unit = self.settings.token_unit
-        keys = np.array([rng.integers(2**64, dtype=np.uint64) for rng in rngs])
+        keys = keys_of(rngs)
         budget = np.full(len(rows), low // unit * unit)
         if high > low:
             ratio = np.array([rng.random() for rng in rngs])

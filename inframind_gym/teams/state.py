@@ -1,17 +1,20 @@
-"""State of n teams as arrays with a row each, which a class declares by annotations."""
+"""State of n teams as arrays with a row each, which a class declares; keys of their draws."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from functools import cache
 from typing import Annotated, Any, Final, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
+from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Keys = NDArray[np.uint64]
 _KINDS: Final = {Ints: np.int64, Floats: np.float64, Bools: np.bool_}
 
 
@@ -52,3 +55,13 @@ class Rows:
         some = copy(self)
         vars(some).update({name: part[rows] for name, part in self.arrays().items()})
         return some
+
+
+def keys_of(rngs: Sequence[np.random.Generator]) -> Keys:
+    """Draw the keys (k,) of runs, one from each generator."""
+    return np.array([rng.integers(2**64, dtype=np.uint64) for rng in rngs], np.uint64)
+
+
+def key_of(seed: int) -> Keys:
+    """Return the key (1,) of a run with this seed, as its environment draws it at a reset."""
+    return keys_of([seeding.np_random(seed)[0]])

@@ -10,14 +10,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from inframind_gym.simulator import rng
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.rules import AGENTS, CRITERIA, PROVIDERS
-from inframind_gym.teams.assignment.simulate import JUDGED_CHARS, Keys, key_of
+from inframind_gym.teams.assignment.simulate import JUDGED_CHARS
 from inframind_gym.teams.llm import LLMError, LLMService, json_object
+from inframind_gym.teams.state import Ints, Keys, key_of
 
 JUDGE_TOKENS: Final = 256  # of the judge's answer
 
@@ -165,7 +165,7 @@ class LoadTracker:
         self.lifetime_counts = dict.fromkeys(self.agent_ids, 0)  # for reports
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Ints:
         """(N,) assignments of each agent in the window."""
         return np.array([self.recent.count(agent) for agent in self.agent_ids], np.int64)
 

@@ -31,6 +31,7 @@ from inframind_gym.teams.assignment.agents import (
     uniform,
 )
 from inframind_gym.teams.assignment.rules import PROVIDERS, TASK_TYPES, Arrivals, Router
+from inframind_gym.teams.state import key_of
 
 NODES: Final = ("pick_task", "assign_agent", "agent_execute", "judge_output", "rl_update")
 STREAM_NEXT_TYPE: Final = 221
@@ -87,7 +88,7 @@ class TaskSteps:
         self.coordinator, self.llm_service, self.judge = coordinator, llm_service, judge
         self.agents, self.load_tracker, self.online_learning = agents, load_tracker, online_learning
         self.options, self.log, self.state = options or Options(), log or llm.NoLog(), "Start"
-        self.team, self._key = simulate.team(), simulate.key_of(self.options.seed)
+        self.team, self._key = simulate.team(), key_of(self.options.seed)
         self._task = simulate.NO_TASK  # place in the bank
 
     def enter(self, step: str) -> None:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import numpy as np
-from gymnasium.utils import seeding
-from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from inframind_gym.configs import (
@@ -34,7 +32,7 @@ from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.rng import normal
 from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.llm import CHARS_PER_TOKEN, LLMRequest, LLMResponse, shipped_prices
-from inframind_gym.teams.state import Floats, Ints
+from inframind_gym.teams.state import Floats, Ints, Keys, key_of
 
 DEFAULT_TEAM: Final = "assignment"
 NO_TASK: Final = -1
@@ -44,7 +42,6 @@ MARK: Final = "[simulated]"
 STREAM_TASK_TYPE, STREAM_TASK, STREAM_DIFFICULTY, STREAM_ANSWER, STREAM_LENGTH = range(201, 206)
 STREAM_LATENCY, STREAM_SCORE, STREAM_JUDGE, STREAM_DRIFT = range(206, 210)
 
-Keys = NDArray[np.uint64]
 ByType = Annotated[dict[rules.TaskType, Number], Field(min_length=len(rules.TASK_TYPES))]
 
 
@@ -182,16 +179,6 @@ class Answers(NamedTuple):
     output_tokens: Ints
     latency_s: Floats  # of a provider that has no queue
     cost_usd: Floats
-
-
-def draw_key(generator: np.random.Generator) -> Keys:
-    """Draw the key (1,) of a run."""
-    return generator.integers(0, 2**64, 1, np.uint64)
-
-
-def key_of(seed: int) -> Keys:
-    """Return the key (1,) of a run with this seed, as the environment draws it at its reset."""
-    return draw_key(seeding.np_random(seed)[0])
 
 
 def next_task(

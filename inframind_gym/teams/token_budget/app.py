@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import numpy as np
-from gymnasium.utils import seeding
 from pydantic import Field, field_validator
 
 from inframind_gym.configs import NonNegativeInt, StrictModel, within
@@ -25,6 +24,7 @@ from inframind_gym.policies import POLICIES, Policy, policy_names, resolve_polic
 from inframind_gym.teams import llm
 from inframind_gym.teams.llm import json_object, list_schema, object_schema
 from inframind_gym.teams.runs import RunLog, Status
+from inframind_gym.teams.state import key_of
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.settings import (
     AGENTS,
@@ -206,8 +206,7 @@ class DrawnAnswers:
     def __init__(self, settings: TeamSettings, seed: int) -> None:
         self._settings = settings
         self.task = SimulatedTask(settings, 1)
-        key = seeding.np_random(seed)[0].integers(2**64, dtype=np.uint64)
-        self.task.start(_ROW, np.array([key]))
+        self.task.start(_ROW, key_of(seed))
         self._last: Calls | None = None
 
     def __call__(self, request: llm.LLMRequest) -> llm.LLMResponse:

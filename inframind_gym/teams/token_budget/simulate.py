@@ -15,13 +15,12 @@ and the number of its call), so that every policy meets the same run. The number
 from __future__ import annotations
 
 from math import comb
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inframind_gym.simulator.rng import uniform_array
-from inframind_gym.teams.state import Bools, Floats, Ints
+from inframind_gym.teams.state import Bools, Floats, Ints, Keys, Rows
 from inframind_gym.teams.token_budget.rules import CRITIC, EXECUTOR, PLANNER, Evidence
 from inframind_gym.teams.token_budget.settings import AGENTS, COMPLEXITIES, Chance, TeamSettings
 
@@ -139,34 +138,35 @@ class Calls(NamedTuple):
     evidence: Evidence  # as far as the application sees it
 
 
-class SimulatedTask:
-    """n tasks with the state of their product; all arrays have a row a task.
+class SimulatedTask(Rows):
+    """n tasks with the state of their product."""
 
-    `complexity` is the true one, `seen` the pre-flight's; `calls` (n, 3) were made so far.
-    """
+    complexity: Ints  # (n,) the true one
+    seen: Ints  # (n,) the pre-flight's
+    plan: Ints
+    sections: Ints
+    hidden: Ints
+    flagged: Ints
+    calls: Annotated[Ints, 3]  # of each agent so far
+    bias: Floats  # (n,) of the run's ratings
 
     def __init__(self, settings: TeamSettings, n: int) -> None:
+        super().__init__(n)
         self._simulation, self.rules = settings.simulation, TaskRules(settings)
         self._shares = np.cumsum([settings.simulation.complexity_share[c] for c in COMPLEXITIES])
         self._ticked = np.array(settings.simulation.checklist_of_plan, np.float64)
         self.keys = np.zeros(n, np.uint64)
-        self.complexity, self.seen, self.plan, self.sections, self.hidden, self.flagged = np.zeros(
-            (6, n), np.int64
-        )
-        self.calls = np.zeros((n, 3), np.int64)
-        self._bias = np.zeros(n)
 
-    def start(self, rows: Ints, keys: NDArray[np.uint64]) -> None:
+    def start(self, rows: Ints, keys: Keys) -> None:
         """Begin new tasks, drawn from their keys (k,)."""
+        self.clear(rows)
         draws = uniform_array(keys[:, None], STREAM_TASK, np.zeros_like(rows)[:, None], _DRAWS)
         true = np.minimum((draws[:, :1] > self._shares).sum(axis=1), 2)
         beside = np.where(true == 1, np.where(draws[:, 2] < 0.5, 0, 2), 1)
         self.keys[rows], self.complexity[rows] = keys, true
         right = draws[:, 1] < self._simulation.preflight_right
         self.seen[rows] = np.where(right, true, beside)
-        self._bias[rows] = self._simulation.self_eval.run_sd * _normal(draws[:, 3], draws[:, 4])
-        for part in (self.plan, self.sections, self.hidden, self.flagged, self.calls):
-            part[rows] = 0
+        self.bias[rows] = self._simulation.self_eval.run_sd * _normal(draws[:, 3], draws[:, 4])
 
     def product(self, rows: Ints) -> Product:
         """Return the state of k products."""
@@ -215,7 +215,7 @@ class SimulatedTask:
         self.calls[rows, agents] += 1
         # The rating of a product by its own team is too kind, and noisy.
         noise, drafted = self._simulation.self_eval, self.sections[rows] > 0
-        bias = np.where(drafted, noise.bias, noise.plan_bias) + self._bias[rows]
+        bias = np.where(drafted, noise.bias, noise.plan_bias) + self.bias[rows]
         rating = self.truth(rows) + bias + noise.step_sd * _normal(draws[:, 5], draws[:, 6])
         ticked = np.where(drafted, self.sections[rows] / SECTIONS, self._ticked[self.plan[rows]])
         claimed = np.asarray(self._simulation.claimed_points_per_flag * new_flags, np.float64)

@@ -11,7 +11,7 @@ import pytest
 
 import inframind_gym  # noqa: F401 (registers the environments)
 from inframind_gym.errors import ConfigError
-from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment import rules
 from inframind_gym.teams.assignment.agents import (
     JUDGE_SYSTEM,
     LLMJudge,
@@ -29,6 +29,7 @@ from inframind_gym.teams.assignment.app import (
 )
 from inframind_gym.teams.assignment.rules import ARRIVALS, TASK_TYPES, Arrivals
 from inframind_gym.teams.llm import BudgetError, LLMError, LLMRequest, LLMResponse, LLMService
+from inframind_gym.teams.state import key_of
 from tests.teams.token_budget.runs import Log, Model
 
 pytest.importorskip("langgraph")
@@ -113,7 +114,7 @@ def rows_of_the_environment(arrivals: Arrivals, tasks: int, seed: int) -> list[d
     env = gym.make(
         "InfraMind-Assignment-v0", arrivals=arrivals, observation="tabular", num_tasks=tasks
     )
-    coordinator, key = QLearningCoordinator(seed=seed), simulate.key_of(seed)
+    coordinator, key = QLearningCoordinator(seed=seed), key_of(seed)
     rows, over = [], False
     state, info = env.reset(seed=seed)
     while not over:
