@@ -23,7 +23,6 @@ from inframind_gym.studio.server import Boards
 from inframind_gym.studio.views import Live, Row, chip, each, errors, html, put, table
 from inframind_gym.teams.runs import FORMS, Run, RunStore, compare
 
-_LIVE: Final = ("watch_s", "poll_s")  # fields of the pool's form that are those of live servers
 _EXAMPLES: Final = {
     "task": "Write a migration plan from a monolith to three services.",
     "question": "Compare chunked prefill and a separate pool of servers for long prompts.",
@@ -41,15 +40,12 @@ _BOARDS: Final = {
 
 def described(run: Run) -> dict[str, Any]:
     """Return what the pages say of a run: name, status, what it plays, result, start."""
-    template, result = TEAMS[run.team].run, TEAMS[run.team].result
-    if run.settings.get("source", "simulation") != "simulation":
-        template, result = "watching the {source}", "{samples} samples"
-    summary = run.summary or {}
-    result = "{error}" if "error" in summary else result if summary else ""
+    team, summary = TEAMS[run.team], run.summary or {}
+    result = "{error}" if "error" in summary else team.result if summary else ""
     return {
         "run_id": run.run_id,
         "chip": chip(run.status),
-        "what": template.format_map(Row(run.settings)),
+        "what": team.run.format_map(Row(run.settings)),
         "result": result.format_map(Row(summary)),
         "started": strftime("%Y-%m-%d %H:%M", localtime(run.started_s)),
     }
@@ -105,15 +101,7 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
             return missing("No such page")
         with frame(TEAMS[team].title, team):
             put(html("<p>{}</p>", TEAMS[team].about))
-            live = [name for name in ("pool", "gateway") if getattr(launcher.ways, name)]
-            sources = ["simulation", *live] if team == "pool" else [""]
-            if len(sources) > 1:
-                chosen = ui.radio(sources, value=sources[0]).props("inline")
-            for source in sources:
-                with ui.element("div") as place:
-                    _form(launcher, team, source)
-                if len(sources) > 1:
-                    place.bind_visibility_from(chosen, "value", value=source)
+            _form(launcher, team)
             _runs(launcher.store, team)
 
     @ui.page("/show/{run_id}")
@@ -174,18 +162,16 @@ def _run_page(launcher: Launcher, run_id: str) -> Any:
         timer = ui.timer(0.5, update)
 
 
-def _form(launcher: Launcher, team: str, source: str) -> None:
-    """Add the form that starts a run of a team, by its settings; of the pool: of one source."""
+def _form(launcher: Launcher, team: str) -> None:
+    """Add the form that starts a run of a team, by its settings."""
     controls: dict[str, Any] = {}
-    with ui.element("form").classes("order").props(f'aria-label="start {source or team}"'):
+    with ui.element("form").classes("order").props(f'aria-label="start {team}"'):
         for name, field in TEAMS[team].settings.model_fields.items():
-            if name == "source" or (source and (name in _LIVE) != (source != "simulation")):
-                continue
             default = _EXAMPLES.get(name, field.default)
             label = re.sub(r" s$", ", s", name.replace("_", " "))
             label += " (optional)" if default is None else ""
-            if name in CHOICES[team]:
-                controls[name] = ui.select(list(CHOICES[team][name]), value=default, label=label)
+            if choices := CHOICES.get(team, {}).get(name):
+                controls[name] = ui.select(list(choices), value=default, label=label)
             elif name in _EXAMPLES:
                 area = ui.textarea(label, value=default).props("autogrow")
                 controls[name] = area.classes("wide")
@@ -193,7 +179,7 @@ def _form(launcher: Launcher, team: str, source: str) -> None:
                 controls[name] = ui.number(label, value=default)
 
         async def start() -> None:
-            settings: dict[str, Any] = {"source": source} if source else {}
+            settings: dict[str, Any] = {}
             for name, control in controls.items():
                 whole = isinstance(control.value, float) and control.value.is_integer()
                 settings[name] = int(control.value) if whole else control.value

@@ -98,9 +98,8 @@ class CoordinationRequest(StrictModel):
 
 
 class PoolRequest(StrictModel):
-    """A pool to watch; for live servers `watch_s` and `poll_s` alone matter."""
+    """A simulated stream of queries, and who routes it."""
 
-    source: Literal["simulation", "pool", "gateway"] = "simulation"  # the studio was started with
     pool: Annotated[str, _one_of("pool", "pool")] = DEFAULT_POOL
     workload: Annotated[str, _one_of("pool", "workload")] = DEFAULT_WORKLOAD
     policy: Annotated[str, _one_of("pool", "policy")] = "bid_price"
@@ -109,6 +108,11 @@ class PoolRequest(StrictModel):
     budget_s: Positive | None = None  # None: the workload's tiers
     seed: NonNegativeInt = 0
     speed: Annotated[float, within(0.1, 10_000.0)] | None = 20.0  # None: as fast as it goes
+
+
+class WatchRequest(StrictModel):
+    """How long live servers or a gateway are watched, and how often they are read."""
+
     watch_s: Annotated[float, within(1.0, 86_400.0)] = 3600.0
     poll_s: Annotated[float, within(0.2, 60.0)] = 2.0
 
@@ -162,12 +166,11 @@ def _play_stream(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
     from inframind_gym.simulator.workflow.state import PLAN
 
     policy, row = resolve_policy(settings.policy), np.zeros(1, np.int64)
-    taken = {"pool", "workload", "arrival_rate_per_min", "num_queries", "budget_s"}
     env: StreamEnv = gym.make(  # type: ignore[assignment]
         "InfraMind-Stream-v0",
         disable_env_checker=True,
         observation="index",
-        **settings.model_dump(include=taken),
+        **settings.model_dump(exclude={"policy", "seed", "speed"}),
         **requires_of(policy),
     ).unwrapped
     counts = dict.fromkeys(("done", "solved", "in_time", "good"), 0)
@@ -230,7 +233,7 @@ def _named(pool: Any, clock: str) -> dict[str, Any]:
 
 
 def _until_over(
-    settings: PoolRequest, log: StoppableLog, look: Callable[[], dict[str, Any]]
+    settings: WatchRequest, log: StoppableLog, look: Callable[[], dict[str, Any]]
 ) -> None:
     """Sample live servers until the time is over or the run is stopped."""
     began_s, samples = time.monotonic(), 0
@@ -241,7 +244,7 @@ def _until_over(
     log.finish("complete", {"samples": samples, "watched_s": settings.watch_s})
 
 
-def _watch_pool(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
+def _watch_pool(settings: WatchRequest, ways: Ways, log: StoppableLog) -> None:
     """Watch the servers of a live pool by their metrics."""
     from inframind_gym.live.config import LiveSettings, addresses
     from inframind_gym.live.watcher import MetricsWatcher
@@ -292,7 +295,7 @@ def scrape(url: str) -> Samples:
     return samples
 
 
-def _watch_gateway(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
+def _watch_gateway(settings: WatchRequest, ways: Ways, log: StoppableLog) -> None:
     """Watch a gateway by its metrics."""
     url = str(ways.gateway)
     first = scrape(url)
@@ -325,11 +328,6 @@ def _watch_gateway(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None
         }
 
     _until_over(settings, log, look)
-
-
-def _pool(settings: PoolRequest, ways: Ways, log: StoppableLog) -> None:
-    watch = {"simulation": _play_stream, "pool": _watch_pool, "gateway": _watch_gateway}
-    watch[settings.source](settings, ways, log)
 
 
 # Teams
@@ -374,7 +372,7 @@ def _coordination(settings: CoordinationRequest, ways: Ways, log: StoppableLog) 
 
 
 class Team(NamedTuple):
-    """A team, or the pools, as the studio starts and describes its runs."""
+    """A team, or servers, as the studio starts and describes its runs."""
 
     title: str
     about: str
@@ -382,17 +380,37 @@ class Team(NamedTuple):
     play: Callable[[Any, Ways, StoppableLog], None]
     run: str  # a run in words: a template of its settings
     result: str  # what came of it: a template of its summary
+    source: Literal["models", "simulation", "pool", "gateway"] = "models"  # whom it reaches
 
 
 TEAMS: Final = {
     "pool": Team(
         "Pool",
-        "Queries arrive, a router sends their calls to servers, and queues grow where it sends too "
-        "many. Watch a simulated stream, live vLLM servers, or a gateway.",
+        "Queries of a simulated stream arrive, a router sends their calls to servers, and queues "
+        "grow where it sends too many.",
         PoolRequest,
-        _pool,
+        _play_stream,
         "{policy} on {pool}, {workload} at {arrival_rate_per_min:g}/min",
         "goodput {goodput:.0%}",
+        "simulation",
+    ),
+    "servers": Team(
+        "Live servers",
+        "The vLLM servers of the pool that the studio was started with (--pool), by their metrics.",
+        WatchRequest,
+        _watch_pool,
+        "watching the pool",
+        "{samples} samples",
+        "pool",
+    ),
+    "gateway": Team(
+        "Gateway",
+        "The gateway that the studio was started with (--gateway), by its metrics.",
+        WatchRequest,
+        _watch_gateway,
+        "watching the gateway",
+        "{samples} samples",
+        "gateway",
     ),
     "token-budget": Team(
         "Token budget",
@@ -447,11 +465,11 @@ class Launcher:
             raise ConfigError(unknown("team", team, TEAMS))
         checked = validate(dict(settings), TEAMS[team].settings, source="settings")
         record = checked.model_dump(mode="json")
-        source = record.get("source")  # of a pool
+        source = TEAMS[team].source
         if source in ("pool", "gateway") and getattr(self.ways, source) is None:
             raise ConfigError(f"there is no {source} to watch. Start the studio with --{source}.")
-        record["provider"] = source or self.ways.provider
-        if source is None and self.ways.model is not None:
+        record["provider"] = self.ways.provider if source == "models" else source
+        if source == "models" and self.ways.model is not None:
             record["model"] = self.ways.model
         with self._lock:
             if len(self._running) >= self._most:

@@ -484,7 +484,7 @@ def comparison(result: Mapping[str, Any]) -> Parts:
 
 
 VIEWS: Final[dict[str, Callable[[Run, Events], Parts]]] = {
-    "pool": pool,
+    **dict.fromkeys(("pool", "servers", "gateway"), pool),
     "token-budget": token_budget,
     "assignment": assignment,
     "coordination": coordination,

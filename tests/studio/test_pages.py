@@ -56,15 +56,14 @@ def test_the_form_of_the_gateway_watches_the_gateway(
     store: RunStore,
     gateway: str,  # noqa: F811
 ) -> None:
-    page.goto(serve("--gateway", gateway))
-    page.get_by_role("radio", name="gateway").click()
+    page.goto(serve("--gateway", gateway) + "/gateway")
     page.get_by_label("watch, s").fill("600")
-    page.get_by_role("button", name="Start").locator("visible=true").click()
+    page.get_by_role("button", name="Start").click()
     page.wait_for_url(re.compile("/show/"))
     servers = page.get_by_role("region", name="servers")
     expect(servers.get_by_text("big")).to_be_visible()
-    (found,) = store.list_runs("pool")
-    assert (found.settings["source"], found.settings["watch_s"]) == ("gateway", 600)
+    (found,) = store.list_runs("gateway")
+    assert (found.settings["provider"], found.settings["watch_s"]) == ("gateway", 600)
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("status").get_by_text("interrupted")).to_be_visible()
 

@@ -47,9 +47,8 @@ def play(
     return run, events
 
 
-def watch(store: RunStore, **ways: str) -> tuple[Run, dict[str, list[Any]]]:
-    settings = {"source": next(iter(ways)), "watch_s": 1.0, "poll_s": 0.3}
-    return play(store, "pool", settings, Ways(**ways))
+def watch(store: RunStore, team: str, **ways: str) -> tuple[Run, dict[str, list[Any]]]:
+    return play(store, team, {"watch_s": 1.0, "poll_s": 0.3}, Ways(**ways))
 
 
 def test_a_stream_writes_its_servers_and_decisions(store: RunStore) -> None:
@@ -66,7 +65,7 @@ def test_a_stream_writes_its_servers_and_decisions(store: RunStore) -> None:
 
 
 def test_a_gateway_is_watched_by_its_metrics(store: RunStore, gateway: str) -> None:
-    run, events = watch(store, gateway=gateway)
+    run, events = watch(store, "gateway", gateway=gateway)
     assert run.status == "complete", run.summary
     (servers,), first = events["servers"], events["sample"][0]
     assert (servers["names"], servers["about"]["policy"]) == (["big", "small"], "least_loaded")
@@ -75,13 +74,13 @@ def test_a_gateway_is_watched_by_its_metrics(store: RunStore, gateway: str) -> N
 
 
 def test_a_gateway_that_is_not_there_fails_with_the_remedy(store: RunStore) -> None:
-    run, _ = watch(store, gateway="http://127.0.0.1:9")
+    run, _ = watch(store, "gateway", gateway="http://127.0.0.1:9")
     assert run.status == "failed"
     assert "inframind serve" in (run.summary or {})["error"]
 
 
 def test_servers_of_a_pool_that_are_down_are_shown_so(store: RunStore) -> None:
-    run, events = watch(store, pool="cpu-tiny")
+    run, events = watch(store, "servers", pool="cpu-tiny")
     assert run.status == "complete", run.summary
     first = events["sample"][0]
     assert set(first["up"]) == {0}

@@ -116,7 +116,8 @@ def test_a_run_can_be_stopped(client: TestClient, launcher: Launcher) -> None:
         ("token-budget", {"task": "x", "strategy": "os:system"}, "strategy"),
         ("token-budget", {"task": "x", "strategy": "sb3_maskable_ppo:/etc"}, "folder"),
         ("pool", {"pool": "/etc/passwd"}, "pool"),
-        ("pool", {"source": "gateway"}, "--gateway"),
+        ("gateway", {}, "--gateway"),
+        ("servers", {}, "--pool"),
         ("coordination", {"question": "?", "policy": "os:system"}, "policy"),
         ("assignment", {"iterations": 0}, "iterations"),
     ],
@@ -143,7 +144,7 @@ def test_pages_that_are_not_there_say_so(serve: Callable[..., str]) -> None:
     pytest.importorskip("nicegui")
     address = serve()
     for path, status in (
-        *(("/", 200), ("/assignment", 200), ("/boards", 200)),
+        *(("/", 200), ("/assignment", 200), ("/gateway", 200), ("/boards", 200)),
         *((f"/{name}", 404) for name in ("docs", "openapi.json", ".env", "%00", "show/x")),
         *((f"/{name}", 404) for name in ("compare/a/b", "boards/x", "boards/x/report")),
     ):
