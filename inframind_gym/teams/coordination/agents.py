@@ -22,7 +22,13 @@ from inframind_gym.errors import InfraMindError, shortened
 from inframind_gym.teams import llm
 from inframind_gym.teams.coordination import prompts, rules
 from inframind_gym.teams.coordination.check import find_issues, is_about, is_abstention, screen
-from inframind_gym.teams.coordination.prompts import MOST_SUB_TASKS, Trimmed, earlier, marked
+from inframind_gym.teams.coordination.prompts import (
+    MOST_SUB_TASKS,
+    ContextManager,
+    Trimmed,
+    earlier,
+    marked,
+)
 from inframind_gym.teams.coordination.retrieval import (
     RRF,
     Retriever,
@@ -62,18 +68,24 @@ EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 
 
 @dataclass(slots=True)
-class Report:
-    """Report of an agent."""
+class Task:
+    """What an agent has to do, and what came of it."""
 
-    agent: str
-    slot: int = 0  # place among those that were sent out together
+    agent: str  # a key of `prompts.TASKS`, or a tool
+    slot: int = 0  # place among those that are sent out together
+    question: str = ""  # of a search
+    strategy: Strategy = "vector"
+    top_k: int = 0  # documents of a search
+    mend: bool = False  # the draft that there is, and not a new one
+    room: int = 0  # tokens that a trim leaves to the conversation
+    limit_s: float = 0.0  # it has failed after this
     failure: str = ""  # or one of timeout, garbage, error
     message: str = ""  # what went wrong
     value: Any = None  # result; None after a failure
     input_tokens: int = 0  # of its calls that were answered
     output_tokens: int = 0
     latency_s: float = 0.0  # of its calls; virtual where they are simulated
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = 0.0
     ended_s: float = 0.0
 
 
@@ -131,14 +143,14 @@ class Work:
             return (Issue(type="missing_source", severity="high", description=NOT_ABOUT),)
         return tuple(find_issues(self.query, self.draft, self.documents))[:20]
 
-    def keep(self, report: Report, outcome: Outcome) -> None:
+    def keep(self, task: Task, outcome: Outcome) -> None:
         """Put a result in its place, and its facts into the outcome; what rests on older ones goes.
 
         The score of the outcome is the sum of those of its searches.
         """
-        match report.value:
+        match task.value:
             case None:
-                if report.agent == "fallback":
+                if task.agent == "fallback":
                     self.draft, self.documents = "", ()
             case Route() as route:
                 self.route = route
@@ -179,7 +191,7 @@ class Work:
                 self.is_rewritten = True
             case (draft, documents):
                 (self.draft, self.documents), self.validation = (draft, documents), None
-                is_fallback = report.agent == "fallback"
+                is_fallback = task.agent == "fallback"
                 outcome.drafted[0] = not is_fallback
                 outcome.context[0] += _tokens_of(documents) if is_fallback else 0
 
@@ -202,60 +214,60 @@ class Agents:
     searcher: Retriever
     work: Work  # product so far; agents read it
     log: llm.EventLog  # where passages that are withheld are written
+    context: ContextManager
     model_queries: bool = True  # the retrieval agent lets the model write what it searches for
     lost_tokens: Callable[[str], int] = llm.estimate_tokens  # of a prompt whose answer never came
 
-    async def perform(self, task: Mapping[str, Any]) -> Report:
-        """Carry out one task of the session; it has failed after its `limit_s`."""
-        report = Report(str(task["agent"]), int(task["slot"]))
+    async def perform(self, task: Task) -> None:
+        """Carry out a task; it has failed after its `limit_s`."""
+        task.began_s = time.monotonic()
         try:
-            async with asyncio.timeout(None if self.service.is_simulated else task["limit_s"]):
-                report.value = await getattr(self, f"_{report.agent}")(report, task)
+            async with asyncio.timeout(None if self.service.is_simulated else task.limit_s):
+                task.value = await getattr(self, f"_{task.agent}")(task)
         except TimeoutError:
-            report.failure = "timeout"
-            report.message = f"no result within {task['limit_s']:.2f} s"
+            task.failure, task.message = "timeout", f"no result within {task.limit_s:.2f} s"
         except prompts.GarbageError as error:
-            report.failure, report.message = "garbage", str(error)
+            task.failure, task.message = "garbage", str(error)
         except InfraMindError as error:
             late = isinstance(error, llm.LLMError) and error.outcome == "timeout"
-            report.failure, report.message = "timeout" if late else "error", str(error)
+            task.failure, task.message = "timeout" if late else "error", str(error)
         except Exception as error:  # of a searcher or a provider that is not ours
-            report.failure, report.message = "error", f"{type(error).__name__}: {error}"
-        report.message, report.ended_s = shortened(report.message, 300), time.monotonic()
-        return report
+            task.failure, task.message = "error", f"{type(error).__name__}: {error}"
+        task.message, task.ended_s = shortened(task.message, 300), time.monotonic()
 
-    async def _router(self, report: Report, task: Mapping[str, Any]) -> Route:
-        prompt = prompts.ask("router", self.work.query, self.work.history)
-        return prompts.read(Route, await self._ask(report, prompt))
+    async def _rewrite(self, task: Task) -> str:
+        return "rewrite"  # questions are rewritten from now on
 
-    async def _planner(self, report: Report, task: Mapping[str, Any]) -> Plan:
-        prompt = prompts.ask("planner", self.work.query, self.work.history)
-        return prompts.read_plan(await self._ask(report, prompt), self.work.query)
+    async def _trim(self, task: Task) -> Trimmed:
+        return self.context.trim(self.work.history, task.room)
 
-    async def _retrieval(self, report: Report, task: Mapping[str, Any]) -> Retrieved:
+    async def _router(self, task: Task) -> Route:
+        return prompts.read(Route, await self._ask(task, self.work.query))
+
+    async def _planner(self, task: Task) -> Plan:
+        return prompts.read_plan(await self._ask(task, self.work.query), self.work.query)
+
+    async def _retrieval(self, task: Task) -> Retrieved:
         """Search for one sub-task, by the words of the model, else of the rules, else its own."""
-        question, work = str(task["sub_task"]), self.work
+        question, work = task.question, self.work
         queries = [in_context(question, work.history)]
         if work.is_rewritten:
             queries = [*rewrite(queries[0], self.searcher.corpus), *queries]
         if self.model_queries:
             before = work.merged()[0] if work.is_sequential else ()
-            prompt = prompts.ask("retrieval", question, work.history, before)
-            proposals = prompts.read_queries(await self._ask(report, prompt, question=question))
+            proposals = prompts.read_queries(await self._ask(task, question, before))
             asked, kept = (set(terms(each)) for each in (question, proposals[0]))
             # Small models answer, or repeat what they were told: such forms come last.
             keeps = 2 * len(asked & kept) >= len(asked)
             queries = [*proposals, *queries] if keeps else [*queries, *proposals]
-        queries = list(dict.fromkeys(queries))[:MOST_QUERIES]
-        return await self._search(question, queries, task["strategy"], task["top_k"])
+        return await self._search(task, list(dict.fromkeys(queries))[:MOST_QUERIES])
 
-    async def _synthesis(self, report: Report, task: Mapping[str, Any]) -> Synthesis:
+    async def _synthesis(self, task: Task) -> Synthesis:
         """Bring the documents of all sub-tasks into one list, the most useful first."""
         work = self.work
         documents, duplicates = work.merged()
         notes = marked("note", (f"{n}. {each}" for n, each in enumerate(work.sub_tasks, 1)))
-        prompt = prompts.ask("synthesis", work.query, work.history, documents, notes)
-        text = await self._ask(report, prompt)
+        text = await self._ask(task, work.query, documents, notes)
         order, missing = prompts.read_merge(text, len(documents), len(work.sub_tasks))
         return Synthesis(
             documents=tuple(documents[i] for i in order),
@@ -267,54 +279,49 @@ class Agents:
             },
         )
 
-    async def _draft(self, report: Report, task: Mapping[str, Any]) -> tuple[str, Any]:
+    async def _draft(self, task: Task) -> tuple[str, Any]:
         """Write an answer, or mend one; returns text and sources."""
         work, documents = self.work, tuple(self.work.merged()[0])
         useful = ", ".join(str(documents.index(each) + 1) for each in work.ranked[:MOST_USEFUL])
         written = mend = ""
-        if task.get("mend") and work.draft:
+        if task.mend and work.draft:
             issues = work.validation.issues if work.validation is not None else ()
             notes = [f"{issue.type}: {issue.description}" for issue in issues]
             written = marked("draft", [work.draft]) + marked("note", notes)
             what = "what the notes say" if issues else "how it says it"
             mend = f" Return the draft with {what} mended."
         extra = (f" Most useful sources: {useful}." if useful else "") + mend
-        details: dict[str, Any] = {"sentences": work.sentences, "extra": extra}
-        prompt = prompts.ask("draft", work.query, work.history, documents, written, **details)
-        return await self._ask(report, prompt), documents
+        most = work.sentences
+        text = await self._ask(task, work.query, documents, written, sentences=most, extra=extra)
+        return text, documents
 
-    async def _validation(self, report: Report, task: Mapping[str, Any]) -> Validation:
+    async def _validation(self, task: Task) -> Validation:
         """Let the model and the rules look for issues; those of high severity reject."""
         work = self.work
         written = marked("draft", [work.draft])
-        prompt = prompts.ask("validation", work.query, work.history, work.documents, written)
-        verdict = prompts.read(Validation, await self._ask(report, prompt))
+        answer = await self._ask(task, work.query, work.documents, written)
+        verdict = prompts.read(Validation, answer)
         if self.service.is_simulated:
             return verdict
         by_rules = await asyncio.to_thread(work.issues, self.searcher)
         issues = tuple(dict.fromkeys((*verdict.issues, *by_rules)))[:20]  # models repeat theirs
-        if not by_rules:
-            return verdict.model_copy(update={"issues": issues})
-        return Validation(
-            valid=False,
-            confidence=min(verdict.confidence, 0.5),
-            issues=issues,
-            suggested_action="regenerate",
-        )
+        changed: dict[str, Any] = {"issues": issues}
+        if by_rules:
+            changed |= {"valid": False, "confidence": min(verdict.confidence, 0.5)}
+            changed |= {"suggested_action": "regenerate"}
+        return verdict.model_copy(update=changed)
 
-    async def _fallback(self, report: Report, task: Mapping[str, Any]) -> tuple[str, Any]:
+    async def _fallback(self, task: Task) -> tuple[str, Any]:
         """Answer by basic retrieval; without a model in time by what the passages say."""
         work = self.work
-        result = await self._search(work.query, [work.asked], "vector", FALLBACK_DOCUMENTS)
-        documents = result.documents
+        task.question, task.top_k = work.query, FALLBACK_DOCUMENTS
+        documents = (await self._search(task, [work.asked])).documents
         try:
-            left_s = task["limit_s"] - QUOTING_S - (time.monotonic() - report.began_s)
+            left_s = task.limit_s - QUOTING_S - (time.monotonic() - task.began_s)
             async with asyncio.timeout(None if self.service.is_simulated else left_s):
-                # No earlier turns, which no cache may hold, but what binds an answer.
-                bound = [message for message in work.history if message["role"] == "system"]
-                details: dict[str, Any] = {"sentences": SENTENCES["simple"], "extra": ""}
-                prompt = prompts.ask("fallback", work.asked, bound, documents, **details)
-                return await self._ask(report, prompt, documents=documents), documents
+                most = SENTENCES["simple"]
+                text = await self._ask(task, work.asked, documents, sentences=most, extra="")
+                return text, documents
         except (TimeoutError, llm.LLMError, llm.BudgetError, prompts.GarbageError):
             if not _is_about(work.asked, documents, self.searcher):
                 return NOTHING_SAID, documents
@@ -326,44 +333,52 @@ class Agents:
             quotes.append(f"{text} [{number}]")
         return "\n".join(quotes), documents
 
-    async def _search(
-        self, question: str, queries: Sequence[str], strategy: Strategy, top_k: int
-    ) -> Retrieved:
+    async def _search(self, task: Task, queries: Sequence[str]) -> Retrieved:
         """Search in a thread of its own; passages that look like an injection are withheld."""
-        kept, withheld = [], []
-        for document in await asyncio.to_thread(self.searcher.retrieve, queries, strategy, top_k):
+        kept, withheld, how = [], [], (task.strategy, task.top_k)
+        for document in await asyncio.to_thread(self.searcher.retrieve, queries, *how):
             if reason := screen(document.text, "document"):
                 withheld.append((document.doc_id, reason))
                 self.log.append("passage_withheld", {"doc_id": document.doc_id, "reason": reason})
             else:
                 kept.append(document)
         # All but the vector search fuse two rankings: who leads both has 1/61 twice.
-        best = 1.0 if strategy == "vector" else 2.0 / (RRF + 1.0)
+        best = 1.0 if task.strategy == "vector" else 2.0 / (RRF + 1.0)
         mean = sum(document.score for document in kept) / max(len(kept), 1)
         return Retrieved(
-            sub_task=question,
-            strategy=strategy,
+            sub_task=task.question,
+            strategy=task.strategy,
             queries=tuple(queries),
             documents=tuple(kept),
             mean_score=min(max(mean / best, 0.0), 1.0),
             withheld=tuple(withheld),
         )
 
-    async def _ask(self, report: Report, prompt: llm.Prompt, **facts: Any) -> str:
-        """Call the model for an agent, and count the call in its report."""
-        agent = report.agent
-        most, context = prompts.TASKS[agent].most_tokens, {"agent": agent, **facts}
+    async def _ask(
+        self,
+        task: Task,
+        query: str,
+        documents: Sequence[Document] = (),
+        written: str = "",
+        **details: Any,
+    ) -> str:
+        """Call the model for an agent, and count the call in its task; see `prompts.ask`."""
+        agent, history = task.agent, self.work.history
+        if agent == "fallback":  # no earlier turns, which no cache may hold, but what binds it
+            history = [message for message in history if message["role"] == "system"]
+        prompt = prompts.ask(agent, query, history, documents, written, **details)
+        most, facts = prompts.TASKS[agent].most_tokens, {"question": query, "documents": documents}
+        request = prompt.system, prompt.user, WAY, most, prompt.schema
         try:
-            reply = await self.service.acall(
-                prompt.system, prompt.user, WAY, most, prompt.schema, agent=agent, context=context
-            )
+            context = {"agent": agent, **facts}
+            reply = await self.service.acall(*request, agent=agent, context=context)
         except (llm.LLMError, asyncio.CancelledError) as error:
             if not isinstance(error, llm.LLMError) or error.outcome in ("timeout", "connection"):
-                report.input_tokens += self.lost_tokens(prompt.user)  # it was read, all the same
+                task.input_tokens += self.lost_tokens(prompt.user)  # it was read, all the same
             raise
-        report.input_tokens += reply.input_tokens
-        report.output_tokens += reply.output_tokens
-        report.latency_s += reply.latency_s
+        task.input_tokens += reply.input_tokens
+        task.output_tokens += reply.output_tokens
+        task.latency_s += reply.latency_s
         if not reply.content.strip():
             raise prompts.GarbageError("the answer is empty")
         return reply.content.strip()

@@ -34,8 +34,8 @@ from inframind_gym.teams.coordination.agents import (
     WAY,
     Agents,
     Faulty,
-    Report,
     RuleAnswers,
+    Task,
     Work,
     complexity_of,
 )
@@ -49,7 +49,6 @@ from inframind_gym.teams.coordination.settings import (
     MOST_CONTEXT,
     STRATEGIES,
     AgentResponse,
-    CoordinationSettings,
     Document,
     Query,
     QuerySettings,
@@ -67,15 +66,15 @@ SUPERVISOR: Final = "supervisor"
 HUMAN: Final = "human"  # gives the answer to the user
 # Nodes by the tasks that are done there; the synthesis agent also writes, in a node of its own.
 NODES: Final = {
-    **{name: name for name in ("router", "planner", "retrieval", "synthesis", "fallback", "tools")},
+    **{name: name for name in ("router", "planner", "retrieval", "synthesis", "fallback")},
     **{"draft": "writer", "validation": "validator", HUMAN: HUMAN},
+    **{"rewrite": "tools", "trim": "tools"},
 }
 MOST_PASSES: Final = 80  # of the graph: a decision passes the supervisor, and agents up to twice
 _ROW: Final = np.zeros(1, np.int64)
 _HANDING_OVER_S: Final = 0.05  # between the end of the fallback and the hard deadline
 _LEAST_FALLBACK_S: Final = 0.3  # that the fallback gets even if a policy has used up all the time
 
-Task = dict[str, Any]  # agent, slot, limit_s and the arguments of the agent: plain data
 # Asks a person: "before" or "after", the node, and the route, plan or answer there is to see.
 # Returns whether to go on; it may be a coroutine function.
 Ask = Callable[[str, str, Any], Any]
@@ -121,8 +120,8 @@ class MultiAgentCoordinator(llm.Blocking):
         self.settings = load_settings().within_context(max_context_length)
         self.context = ContextManager(self.settings.context)
         self.searcher = searcher or Retriever(Corpus.load())
-        self._log: llm.EventLog = log or llm.NoLog()
-        self._ask, self.provider = ask, provider
+        self.log: llm.EventLog = log or llm.NoLog()
+        self.ask, self.provider = ask, provider
         if not self.is_simulated and provider is None:
             vendor = backend in ("openai", "anthropic") and model_path == MODEL
             way = os.environ.get("VLLM_BASE_URL", VLLM_URL) if backend == "vllm" else backend
@@ -170,7 +169,7 @@ class MultiAgentCoordinator(llm.Blocking):
         if not isinstance(options, QuerySettings):
             options = validate(options or {}, QuerySettings, source="settings")
         if reason := screen(query):
-            self._log.append("query_refused", {"reason": reason})
+            self.log.append("query_refused", {"reason": reason})
             refusal = {"ended_by": "refused", "reason": reason, "simulated": self.is_simulated}
             return AgentResponse(
                 content=REFUSED, metadata={**refusal, "decisions": [], "failures": []}
@@ -182,26 +181,17 @@ class MultiAgentCoordinator(llm.Blocking):
             reason = screen(message["content"], "query" if role == "user" else "document")
             if reason and role != "system":
                 work.withheld = (*work.withheld, (turn, reason))
-                self._log.append("turn_withheld", {"turn": turn, "reason": reason})
+                self.log.append("turn_withheld", {"turn": turn, "reason": reason})
                 message = {**message, "content": WITHHELD}
             work.history.append(message)
-        constants = self.settings.of_query(options, slow=not self.is_simulated)
-        provider = self.provider or RuleAnswers(work, constants, self.searcher)
-        if options.fault is not None:
-            provider = Faulty(provider, options.fault)
-        retry, is_by_model = options.retry, options.rewrite == "model"
-        limits: Any = {"max_retries": retry.max_retries, "timeout_s": retry.timeout_seconds}
-        service = llm.LLMService({WAY: provider}, log=self._log, **limits)
-        agents = Agents(service, self.searcher, work, self._log, model_queries=is_by_model)
-        session = Session(constants, options, agents, self._ask)
-        session.began_s = began_s
+        session = Session(self, work, options, began_s)
         await session.play()
         response = session.response()
-        known = {k: v for k, v in response.metadata.items() if k not in _EVENTS_OF_THEIR_OWN}
-        given = response.model_dump(include={"content", "validation_score", "processing_time"})
-        documents = [document.model_dump() for document in response.sources]
-        names = {"sources": [document["doc_id"] for document in documents], "documents": documents}
-        self._log.append("answer", {**known, **given, **names, "handoffs": session.handoffs})
+        event = response.model_dump(mode="json")
+        documents, metadata = event.pop("sources"), event.pop("metadata")
+        figures = {k: v for k, v in metadata.items() if k not in _EVENTS_OF_THEIR_OWN}
+        names = {"sources": [each["doc_id"] for each in documents], "documents": documents}
+        self.log.append("answer", {**figures, **event, **names, "handoffs": session.handoffs})
         return response
 
     async def aclose(self) -> None:
@@ -216,26 +206,30 @@ class _GraphState(TypedDict):
 
 
 class Session:
-    """One query under the supervisor, whose `agents` have its work.
+    """One query of a team under its supervisor.
 
     Where answers are simulated, its time is by the rules of the team: what the calls of an action
     take on the team's server. Else it is real, less the time that a person takes who is asked.
     """
 
     def __init__(
-        self,
-        settings: CoordinationSettings,
-        options: QuerySettings,
-        agents: Agents,
-        ask: Ask | None = None,
+        self, team: MultiAgentCoordinator, work: Work, options: QuerySettings, began_s: float
     ) -> None:
-        self.settings, self.options, self.agents, self.ask = settings, options, agents, ask
-        self.log, self.work = agents.log, agents.work
-        self.context = ContextManager(settings.context)
-        self.state = CoordinationState(settings, 1)
-        query, history = self.work.query, self.work.history
-        hint, refers = complexity_of(query), bool(history) and refers_back(query)
-        tokens = self.context.estimate_tokens(history)
+        self.work, self.options, self.log, self.ask = work, options, team.log, team.ask
+        self.settings = settings = team.settings.of_query(options, slow=not team.is_simulated)
+        provider = team.provider or RuleAnswers(work, settings, team.searcher)
+        if options.fault is not None:
+            provider = Faulty(provider, options.fault)
+        limits: Any = {
+            "max_retries": options.retry.max_retries,
+            "timeout_s": options.retry.timeout_seconds,
+        }
+        service = llm.LLMService({WAY: provider}, log=team.log, **limits)
+        self.context, self.state = team.context, CoordinationState(settings, 1)
+        is_by_model = options.rewrite == "model"
+        self.agents = Agents(service, team.searcher, work, team.log, team.context, is_by_model)
+        hint, refers = complexity_of(work.query), bool(work.history) and refers_back(work.query)
+        tokens = self.context.estimate_tokens(work.history)
         self.state.begin(_ROW, hint, refers, tokens, model=False)
         self.policy = resolve_policy(options.policy, family="coordination")
         self.policy.reset(settings, [0])
@@ -245,12 +239,12 @@ class Session:
         self.handoffs: list[dict[str, Any]] = []
         self.overheads_ms: list[float] = []  # of decisions, less calls and waits
         self.ended = ""  # "stopped" (by a person) or "failed" (basic retrieval may not answer)
-        self.began_s = time.monotonic()  # a pause moves it on
+        self.began_s = began_s  # a pause moves it on
         self._action: int | None = None  # under way
         self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
-        self._reports: list[Report] = []  # of the action
+        self._done: list[Task] = []  # of the action
         self._is_wave_begun = False
-        self._idle_since_s = self.began_s  # the last agent came back; waits move it on
+        self._idle_since_s = time.monotonic()  # the last agent came back; waits move it on
 
     async def play(self) -> None:
         """Play the query to its end."""
@@ -258,15 +252,16 @@ class Session:
         send_to = require("langgraph.types", "the coordination team", "teams").Send
 
         def send(state: _GraphState) -> Any:
-            return [send_to(NODES[task["agent"]], task) for task in state["tasks"]] or graphs.END
+            return [send_to(NODES[task.agent], task) for task in state["tasks"]] or graphs.END
 
         graph: Any = graphs.StateGraph(_GraphState)
         graph.add_node(SUPERVISOR, self._supervise)
-        for name in NODES.values():
+        nodes = list(dict.fromkeys(NODES.values()))
+        for name in nodes:
             graph.add_node(name, self._work)
             graph.add_edge(name, graphs.END if name == HUMAN else SUPERVISOR)
         graph.add_edge(graphs.START, SUPERVISOR)
-        graph.add_conditional_edges(SUPERVISOR, send, [*NODES.values(), graphs.END])
+        graph.add_conditional_edges(SUPERVISOR, send, [*nodes, graphs.END])
         begun, limit = _GraphState(tasks=[], handoffs=[]), {"recursion_limit": MOST_PASSES}
         self.handoffs = list((await graph.compile().ainvoke(begun, limit))["handoffs"])
 
@@ -284,22 +279,22 @@ class Session:
         """Seconds from now until the fallback must begin; 0 where it must have."""
         return int(rules.left_ms(np.array([self.now_ms]), self.settings)[0]) / 1000.0
 
-    def action_ms(self, action: int, reports: Sequence[Report]) -> int:
+    def action_ms(self, action: int, tasks: Sequence[Task]) -> int:
         """Return the milliseconds that an action took."""
         settings, state = self.settings, self.state
         if not self.agents.service.is_simulated:
             return max(self.now_ms - int(state.elapsed_ms[0]) - int(state.setup_ms[0]), 0)
-        seconds = sum(report.latency_s for report in reports)
-        if rules.is_retrieval(action) and reports:
-            read = np.array([[report.input_tokens for report in reports]])
-            wrote = np.array([[report.output_tokens for report in reports]])
-            wave_s = float(rules.wave_s(read, wrote, settings.server)[0])
-            seconds = wave_s + settings.search_s[STRATEGIES[int(rules.strategy_of(action))]]
-        if any(report.failure == "timeout" for report in reports):
-            seconds = settings.limits.call_timeout_s
         alone = {rules.TRIM: settings.trim_s, rules.REWRITE: settings.search_s["rewrite"]}
         alone[rules.FALLBACK] = settings.fallback_s
-        return int(rules.milliseconds(alone.get(action, seconds)))
+        seconds = alone.get(action, sum(task.latency_s for task in tasks))
+        if any(task.failure == "timeout" for task in tasks) and action not in alone:
+            seconds = settings.limits.call_timeout_s
+        elif rules.is_retrieval(action) and tasks:
+            read = np.array([[task.input_tokens for task in tasks]])
+            wrote = np.array([[task.output_tokens for task in tasks]])
+            wave_s = float(rules.wave_s(read, wrote, settings.server)[0])
+            seconds = wave_s + settings.search_s[STRATEGIES[int(rules.strategy_of(action))]]
+        return int(rules.milliseconds(seconds))
 
     # The supervisor
 
@@ -313,32 +308,32 @@ class Session:
         limits, tasks, messages = self.settings.limits, await self._next_wave(), []
         self._is_wave_begun = False
         for task in tasks:
-            task["limit_s"] = min(limits.call_timeout_s, self._left_s)
-            if task["agent"] == "fallback":
+            task.limit_s = min(limits.call_timeout_s, self._left_s)
+            if task.agent == "fallback":
                 left_s = limits.hard_s - self.now_ms / 1000.0
-                task["limit_s"] = max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
-            if task["agent"] == HUMAN:
+                task.limit_s = max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
+            if task.agent == HUMAN:
                 is_answer = REASONS[int(self.state.reason[0])] == "answer"
                 author = "synthesis" if is_answer else "fallback"
                 messages.append(self._message("forward", author, "user", self.work.draft))
             else:
-                said = task.get("sub_task", self.work.query)
-                messages.append(self._message("handoff", SUPERVISOR, NODES[task["agent"]], said))
+                said = task.question or self.work.query
+                messages.append(self._message("handoff", SUPERVISOR, NODES[task.agent], said))
         return {"tasks": tasks, "handoffs": messages}
 
     async def _next_wave(self) -> list[Task]:
         """Take back what came, and decide until there is work to send out."""
-        is_fine = not any(report.failure for report in self._reports)
+        is_fine = not any(task.failure for task in self._done)
         if self._waves and is_fine and self._left_s > 0.0 and not self.ended:
-            for report in self._reports:
-                if report.agent == "draft":  # what comes next reads it
-                    self.work.draft, self.work.documents = report.value
+            for task in self._done:
+                if task.agent == "draft":  # what comes next reads it
+                    self.work.draft, self.work.documents = task.value
             return self._waves.pop(0)
         while not self.ended:
             if self._action is not None:
                 self._join(self._action)
             if self.state.over[0]:
-                return [_task(HUMAN)]
+                return [Task(HUMAN)]
             self._action = action = await self._next_action()
             if action == rules.FALLBACK and not self.options.fallback_to_basic_rag:
                 self.ended = "failed"
@@ -389,26 +384,27 @@ class Session:
             strategy = STRATEGIES[int(rules.strategy_of(action))]
             top_k = passages.subtask if work.pending else passages.whole
             tasks = [
-                _task("retrieval", slot, sub_task=question, strategy=strategy, top_k=top_k)
+                Task("retrieval", slot, question, strategy, top_k)
                 for slot, question in enumerate(work.pending[:width] or [work.query])
             ]
             return [tasks] if self.options.parallel_tool_calls else [[task] for task in tasks]
-        forwards = self.options.create_forward_message_tool
+        if action == rules.TRIM:  # it leaves room for what is no history
+            others = int(self.state.context[0]) - self.context.estimate_tokens(work.history)
+            return [[Task("trim", room=self.settings.context.trim_to_tokens - others)]]
         writes = not drafted or action == rules.REGENERATE
-        writes |= action == rules.ANSWER and not forwards
-        mends = drafted and action in (rules.ANSWER, rules.REGENERATE)
-        draft = [[_task("draft", mend=mends)]] if writes else []
-        return {
-            rules.ROUTE: [[_task("router")]],
-            rules.PLAN: [[_task("planner")]],
-            rules.REWRITE: [[_task("tools", tool="rewrite")]],
-            rules.SYNTHESIZE: [[_task("synthesis")]],
-            rules.VALIDATE: [*draft, [_task("validation")]],
-            rules.TRIM: [[_task("tools", tool="trim")]],
-            rules.ANSWER: draft,
-            rules.REGENERATE: draft,
-            rules.FALLBACK: [[_task("fallback")]],
-        }.get(action, [])
+        writes |= action == rules.ANSWER and not self.options.create_forward_message_tool
+        draft = [Task("draft", mend=drafted and action != rules.VALIDATE)] if writes else []
+        waves = {
+            rules.ROUTE: [[Task("router")]],
+            rules.PLAN: [[Task("planner")]],
+            rules.REWRITE: [[Task("rewrite")]],
+            rules.SYNTHESIZE: [[Task("synthesis")]],
+            rules.VALIDATE: [draft, [Task("validation")]],
+            rules.ANSWER: [draft],
+            rules.REGENERATE: [draft],
+            rules.FALLBACK: [[Task("fallback")]],
+        }
+        return list(filter(None, waves.get(action, [])))
 
     def _message(self, kind: str, sender: str, receiver: str, content: str) -> dict[str, Any]:
         fields = {"kind": kind, "sender": sender, "receiver": receiver}
@@ -416,9 +412,9 @@ class Session:
 
     # The agents
 
-    async def _work(self, task: Task) -> dict[str, Any]:
-        """Carry out a task; its report waits for the supervisor."""
-        agent, node = task["agent"], NODES[task["agent"]]
+    async def _work(self, task: Any) -> dict[str, Any]:
+        """Carry out a task, which then waits for the supervisor."""
+        agent, node = task.agent, NODES[task.agent]
         if node in self.options.interrupt_before:
             await self._pause("before", node, self.work.draft)
         if agent == HUMAN or self.ended:
@@ -430,31 +426,23 @@ class Session:
             self.overheads_ms.append(took_ms)
             if took_ms > limit_ms:
                 self.log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit_ms})
-        if agent == "tools":  # questions are rewritten from now on, or the conversation is trimmed
-            report = Report("tools", value=task["tool"], ended_s=time.monotonic())
-            if task["tool"] == "trim":
-                history = self.work.history
-                others = int(self.state.context[0]) - self.context.estimate_tokens(history)
-                target = self.settings.context.trim_to_tokens - others
-                report.value = self.context.trim(history, target)
-        else:
-            report = await self.agents.perform(task)
-        self._reports.append(report)
-        self._idle_since_s = max(self._idle_since_s, report.ended_s)
-        if report.failure:
+        await self.agents.perform(task)
+        self._done.append(task)
+        self._idle_since_s = max(self._idle_since_s, task.ended_s)
+        if task.failure:
             event = {
                 "agent": AGENT_OF.get(agent, agent),
                 "task": agent,
                 "iteration": int(self.state.iteration[0]),
-                "failure": report.failure,
-                "message": report.message,
-                "after_s": round(report.ended_s - report.began_s, 3),
+                "failure": task.failure,
+                "message": task.message,
+                "after_s": round(task.ended_s - task.began_s, 3),
             }
             self.failures.append(event)
             self.log.append("agent_failed", event)
         elif node in self.options.interrupt_after:
-            await self._pause("after", node, report.value)
-        said = report.failure or type(report.value).__name__
+            await self._pause("after", node, task.value)
+        said = task.failure or type(task.value).__name__
         back = [self._message("handoff_back", node, SUPERVISOR, said)]
         return {"handoffs": back if self.options.add_handoff_back_messages else []}
 
@@ -475,29 +463,28 @@ class Session:
 
     def _join(self, action: int) -> None:
         """Record the outcome of the action under way, and put its results into the product."""
-        reports, state = sorted(self._reports, key=lambda report: report.slot), self.state
-        self._action, self._reports = None, []
+        tasks, state = sorted(self._done, key=lambda task: task.slot), self.state
+        self._action, self._done = None, []
         outcome, is_fallback = Outcome.empty(1), action == rules.FALLBACK
-        outcome.ms[0] = self.action_ms(action, reports)
-        outcome.prompt[0] = sum(report.input_tokens for report in reports)
-        outcome.completion[0] = outcome.context[0] = sum(r.output_tokens for r in reports)
+        outcome.ms[0] = self.action_ms(action, tasks)
+        outcome.prompt[0] = sum(task.input_tokens for task in tasks)
+        outcome.completion[0] = outcome.context[0] = sum(task.output_tokens for task in tasks)
         left_ms = int(rules.left_ms(state.elapsed_ms, self.settings)[0])
         needed_ms = int(state.setup_ms[0]) + int(outcome.ms[0])
         is_lost = not is_fallback and needed_ms >= left_ms
         handoff = self.settings.tokens.handoff * self.options.add_handoff_back_messages
-        for report in reports:
-            if report.agent != "tools" and not is_fallback:  # the fallback ends the query
+        for task in tasks:
+            if NODES[task.agent] != "tools" and not is_fallback:  # the fallback ends the query
                 outcome.context[0] += handoff
-            if report.failure and not is_fallback:
-                outcome.failed[0] = AGENTS.index(AGENT_OF.get(report.agent, report.agent))
-                failure = rules.FAILURES.index(report.failure)
-                outcome.failure[0] = max(outcome.failure[0], failure)
+            if task.failure and not is_fallback:
+                outcome.failed[0] = AGENTS.index(AGENT_OF.get(task.agent, task.agent))
+                outcome.failure[0] = max(outcome.failure[0], rules.FAILURES.index(task.failure))
             if not is_lost:
-                self.work.keep(report, outcome)
+                self.work.keep(task, outcome)
         outcome.score[:] /= np.maximum(outcome.answered, 1)
         state.take(_ROW, np.array([action]), outcome)
-        if is_lost and reports:
-            late = [report.agent for report in reports if not report.failure]
+        if is_lost and tasks:
+            late = [task.agent for task in tasks if not task.failure]
             self.log.append("late", {"agents": late, "needed_ms": needed_ms, "left_ms": left_ms})
 
     # The answer
@@ -568,10 +555,6 @@ class Session:
             processing_time=self.now_ms / 1000.0,
             history=tuple(map(dict, work.history)),
         )
-
-
-def _task(agent: str, slot: int = 0, **arguments: Any) -> Task:
-    return {"agent": agent, "slot": slot, **arguments}
 
 
 __all__ = ["AgentResponse", "Document", "MultiAgentCoordinator", "QuerySettings"]

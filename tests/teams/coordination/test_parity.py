@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from inframind_gym.envs.coordination import CoordinationConfig, CoordinationSimu
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.agents import AGENT_OF, WAY, Agents, Work
-from inframind_gym.teams.coordination.app import Session
+from inframind_gym.teams.coordination.agents import AGENT_OF, Work
+from inframind_gym.teams.coordination.app import MultiAgentCoordinator, Session
 from inframind_gym.teams.coordination.retrieval import RRF, Corpus
 from inframind_gym.teams.coordination.rules import FAILURES, CoordinationState, Outcome
 from inframind_gym.teams.coordination.settings import (
@@ -29,7 +30,7 @@ from inframind_gym.teams.coordination.settings import (
     load_settings,
 )
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
-from inframind_gym.teams.llm import LLMError, LLMRequest, LLMResponse, LLMService
+from inframind_gym.teams.llm import LLMError, LLMRequest, LLMResponse
 from tests.teams.token_budget.runs import Log
 
 SETTINGS = load_settings()
@@ -191,18 +192,19 @@ class DrawnSession(Session):
         self.team.begin(action, self.state)
         return super().waves_of(action)
 
-    def action_ms(self, action: int, reports: Any) -> int:
+    def action_ms(self, action: int, tasks: Any) -> int:
         return int(self.team.outcome.ms[0])
 
 
 def in_the_application(
     decide: Decider, noise: bool, conversation: float, pinned: Pinned | None
 ) -> None:
-    log, team = Log(), DrawnTeam(decide.seed, noise, conversation, pinned)
-    service, work = LLMService({WAY: team}, log=log), Work(QUERY, team.history())
-    agents = Agents(service, team, work, log)  # type: ignore[arg-type]
-    agents.lost_tokens = team.lost_tokens
-    session = DrawnSession(SETTINGS, QuerySettings(), agents)
+    team = DrawnTeam(decide.seed, noise, conversation, pinned)
+    parts: Any = {"provider": team, "searcher": team, "log": Log()}
+    work = Work(QUERY, team.history())
+    options = QuerySettings(rewrite="model")
+    session = DrawnSession(MultiAgentCoordinator(**parts), work, options, time.monotonic())
+    session.agents.lost_tokens = team.lost_tokens
     session.team, session.decider = team, decide
     refers, tokens = team.question.refers_to >= 0, team.question.history.sum()
     session.state.begin(ROW, team.question.hint, refers, tokens, model=False)
