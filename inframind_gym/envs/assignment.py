@@ -35,10 +35,10 @@ from inframind_gym.teams.assignment.rules import (
     state_index,
     utilization,
 )
-from inframind_gym.teams.assignment.servers import AgentServers
 from inframind_gym.teams.assignment.simulate import (
     DEFAULT_TEAM,
     NO_TASK,
+    AgentServers,
     answer,
     drift,
     next_task,

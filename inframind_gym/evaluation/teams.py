@@ -21,8 +21,7 @@ from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.teams.assignment.rules import BALANCED
-from inframind_gym.teams.assignment.servers import agent_pool
-from inframind_gym.teams.assignment.simulate import load_team
+from inframind_gym.teams.assignment.simulate import agent_pool, load_team
 from inframind_gym.teams.token_budget.settings import load_settings
 
 _MEANS: Final = "Means over {cells} ± half of the 95 % interval."

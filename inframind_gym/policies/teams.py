@@ -97,7 +97,7 @@ class RoundRobinAssignment(BaseAssignmentPolicy):
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return (n,) the turns."""
-        return np.asarray(rules.in_turn(context.ordinal))
+        return np.asarray(rules.action_index(context.ordinal % len(rules.AGENTS), DEFAULT_PROVIDER))
 
 
 class LeastLoadedAssignment(BaseAssignmentPolicy):

@@ -170,9 +170,9 @@ def kernels() -> dict[str, str]:
     """Digests of entry points, those of every environment among them."""
     from inframind_gym.envs import placement_kernel, routing_kernel
     from inframind_gym.live.placement import events
-    from inframind_gym.teams.assignment import servers
+    from inframind_gym.teams.assignment import simulate
 
-    entries = (routing_kernel.drive, placement_kernel.drive, servers._advance)
+    entries = (routing_kernel.drive, placement_kernel.drive, simulate._advance)
     return {f"{e.__module__}": digest_of(e.py_func) for e in (*entries, events.begin_interval)}
 
 
@@ -185,8 +185,8 @@ def test_every_constant_and_function_is_in_the_digest(monkeypatch: pytest.Monkey
     assert len(set(before.values())) == 4
     for module, name, value, concerned in (
         (jobs, "ONE_STEP", 1e-8, {"placement_kernel"}),
-        (engine, "_ONE", np.uint32(2), {"routing_kernel", "servers"}),
-        (engine, "bits", engine.stretch_s, {"routing_kernel", "servers"}),
+        (engine, "_ONE", np.uint32(2), {"routing_kernel", "simulate"}),
+        (engine, "bits", engine.stretch_s, {"routing_kernel", "simulate"}),
         (rng, "_mix", rng.normal, {"routing_kernel", "placement_kernel", "events"}),
     ):
         with monkeypatch.context() as patched:

@@ -1,7 +1,6 @@
 """Assignment: which agent takes a task, and on which provider, when agents get overloaded.
 
-rules, simulate        load and rewards; constants, tasks and answers that are drawn
-servers                the servers that answer where the environment has queues
+rules, simulate        load and rewards; constants, drawn tasks and answers, servers with queues
 optimum                the best policy of the simulated team, by dynamic programming
 agents                 agents and judge; the window of assignments, Q-learning over it
 app                    training graph and production, over the same steps

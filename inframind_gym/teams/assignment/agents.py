@@ -284,7 +284,7 @@ class RoundRobin(QLearningCoordinator):
 
     def select_action(self, *_: Any) -> tuple[int, TaskAssignment]:
         """Return the index of the next agent's action, and the action."""
-        index = int(rules.in_turn(self._decisions))
+        index = int(rules.action_index(self._decisions % len(AGENTS), 0))
         self._decisions += 1
         return index, self.actions[index]
 

@@ -60,11 +60,6 @@ def provider_of(action: Any) -> Any:
     return action % len(PROVIDERS)
 
 
-def in_turn(ordinal: Any) -> Any:
-    """Return the action of round robin: the agents in turn, on the first provider."""
-    return action_index(ordinal % len(AGENTS), 0)
-
-
 def state_index(task_type: Any, load_state: Any) -> Any:
     """Return the row of the Q-table: task type times 5 plus load state."""
     return task_type * len(LOAD_STATES) + load_state
@@ -119,17 +114,15 @@ def waiting_penalty(wait_s: ArrayLike) -> Floats:
     return np.asarray(MAX_PENALTY * share)
 
 
-def imbalance(counts: ArrayLike, ddof: int = 0) -> Floats:
+def imbalance(counts: ArrayLike) -> Floats:
     """Return the coefficient of variation of the utilizations, (...); 0 for an empty window.
 
-    The population's standard deviation (`ddof` 0) makes one agent with all work sqrt(3) = 1.732
-    of four; `ddof` 1 gives the sample's, 2.0.
+    The standard deviation is the population's: one agent with all work of four has sqrt(3).
     """
     counts = np.asarray(counts, np.int64)
     agents, total = counts.shape[-1], counts.sum(axis=-1)
     squared = np.square(counts).sum(axis=-1) * agents - total**2  # 0 if all have the same
-    variance = squared / np.maximum(total, 1) ** 2 * (agents / (agents - ddof))
-    return np.asarray(np.sqrt(variance))
+    return np.asarray(np.sqrt(squared / np.maximum(total, 1) ** 2))
 
 
 def raw_reward(scores: ArrayLike, cost_usd: ArrayLike, latency_s: ArrayLike) -> Floats:
