@@ -15,6 +15,7 @@ from inframind_gym.simulator.jit import inner, jit
 from inframind_gym.simulator.placement.episode import (
     begin_episode,
     close_interval,
+    drain_latency,
     open_interval,
     run_tick,
 )
@@ -25,7 +26,6 @@ from inframind_gym.simulator.placement.instances import (
     slept_on,
     write_mask,
 )
-from inframind_gym.simulator.placement.jobs import drain_latency
 from inframind_gym.simulator.placement.state import (
     ACTIVE,
     NONE,

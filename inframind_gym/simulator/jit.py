@@ -163,6 +163,14 @@ def record(*fields: str) -> np.dtype[Any]:
     return np.dtype([(name, kind) for kind, names in groups for name in names.split()], align=True)
 
 
+def filled(dtype: np.dtype[Any], **fields: Any) -> Records:
+    """Return one record, (1,); fields that are not given are 0."""
+    out = np.zeros(1, dtype)
+    for name, value in fields.items():
+        out[0][name] = value
+    return out
+
+
 def _words_of(value: Any) -> list[int]:
     """Return the block of an array, or the blocks of a NamedTuple of arrays."""
     if isinstance(value, tuple):

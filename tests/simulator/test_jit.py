@@ -178,13 +178,13 @@ def kernels() -> dict[str, str]:
 
 def test_every_constant_and_function_is_in_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     from inframind_gym.simulator import rng
-    from inframind_gym.simulator.placement import jobs
+    from inframind_gym.simulator.placement import episode
     from inframind_gym.simulator.server import engine
 
     before = kernels()
     assert len(set(before.values())) == 4
     for module, name, value, concerned in (
-        (jobs, "ONE_STEP", 1e-8, {"placement_kernel"}),
+        (episode, "ONE_STEP", 1e-8, {"placement_kernel"}),
         (engine, "_ONE", np.uint32(2), {"routing_kernel", "simulate"}),
         (engine, "bits", engine.stretch_s, {"routing_kernel", "simulate"}),
         (rng, "_mix", rng.normal, {"routing_kernel", "placement_kernel", "events"}),

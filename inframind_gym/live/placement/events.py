@@ -27,8 +27,17 @@ from numpy.typing import NDArray
 from inframind_gym.envs import placement_kernel
 from inframind_gym.envs.placement_kernel import write_reward
 from inframind_gym.simulator.jit import inner, jit
-from inframind_gym.simulator.placement import episode, instances, jobs
-from inframind_gym.simulator.placement.episode import close_interval, open_interval
+from inframind_gym.simulator.placement import episode, instances
+from inframind_gym.simulator.placement.episode import (
+    call_done,
+    close_interval,
+    count_answer,
+    create_job,
+    mark_late,
+    open_interval,
+    start_next,
+    take_out,
+)
 from inframind_gym.simulator.placement.instances import (
     close_server,
     decide,
@@ -42,14 +51,6 @@ from inframind_gym.simulator.placement.instances import (
     start_or_roll_back,
     stop_serving,
     vanish,
-)
-from inframind_gym.simulator.placement.jobs import (
-    call_done,
-    count_answer,
-    create_job,
-    mark_late,
-    start_next,
-    take_out,
 )
 from inframind_gym.simulator.placement.state import (
     ABSENT,
@@ -70,7 +71,7 @@ from inframind_gym.simulator.placement.state import (
 # Rules of the simulation as they are.
 clear: Final = jit(episode.clear)  # observed times are kept
 begin_awake: Final = jit(episode.begin_awake)
-route: Final = jit(jobs.route)
+route: Final = jit(episode.route)
 write_mask: Final = jit(instances.write_mask)
 observe: Final = jit(placement_kernel.observe)
 

@@ -5,10 +5,9 @@ awake on a GPU, and a GPU holds one awake model. Every `routing_interval_s` (δt
 that are ready are routed; every `decision_interval_s` (δt2, 5 s) the agent decides for each GPU
 which model to make active.
 
-- `jobs`: jobs are the six topologies as graphs of calls, with a final call that decides; calls go
-  to the awake instance of least drain latency, which batches continuously.
+- `episode`: jobs are the six topologies as graphs of calls, with a final call that decides; calls
+  go to the awake instance of least drain latency, which batches continuously; the order of events.
 - `instances`: what a GPU's memory holds, LOADING → ACTIVE ⇄ SLEPT → VANISHING, and decisions.
-- `episode`: how an episode begins, and the order of events in its intervals.
 
 `state` has the records, `config` the YAML files. Observation, reward and the compiled
 entry point are in `inframind_gym.envs.placement`, policies in `inframind_gym.policies.placement`.

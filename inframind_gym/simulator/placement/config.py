@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,8 @@ from inframind_gym.configs import (
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.arrivals import BurstArrivals, TraceArrivals, load_trace, make_arrivals
-from inframind_gym.simulator.placement.jobs import dag_table
+from inframind_gym.simulator.jit import filled
+from inframind_gym.simulator.placement.episode import dag_table
 from inframind_gym.simulator.placement.state import (
     EMPTY,
     GPU,
@@ -242,13 +243,6 @@ def load_demand(name_or_path: str | Path) -> DemandConfig:
     return load_yaml_model(find_config("placement/demands", name_or_path), DemandConfig)
 
 
-class TraceTokens(NamedTuple):
-    """Tokens of a trace's requests; one row of zeros where no trace is replayed."""
-
-    prompt: NDArray[np.float64]  # (T,)
-    output: NDArray[np.float64]  # (T,)
-
-
 class JobArrivals:
     """Sampler of the arrival times of an episode's jobs.
 
@@ -260,7 +254,7 @@ class JobArrivals:
 
     Attributes:
         capacity: More jobs than come within an episode.
-        tokens: The trace's numbers of tokens.
+        prompt_tokens, output_tokens: (T,) of a trace's requests; one zero without a trace.
 
     Raises:
         ConfigError: The arrival process is unknown, malformed or cannot be used here.
@@ -300,12 +294,11 @@ class JobArrivals:
         expected = jobs_per_min * horizon_s / 60.0
         self._few = int(1.25 * expected + 6.0 * expected**0.5) + 8
         self.capacity = int(_SPARE * expected + 200.0)
-        self.tokens = TraceTokens(np.zeros(1), np.zeros(1))
+        self.prompt_tokens = self.output_tokens = np.zeros(1)
         if isinstance(self.process, TraceArrivals):
             recorded = load_trace(self.process.path)
-            self.tokens = TraceTokens(
-                recorded.input_tokens.astype(np.float64), recorded.output_tokens.astype(np.float64)
-            )
+            self.prompt_tokens = recorded.input_tokens.astype(np.float64)
+            self.output_tokens = recorded.output_tokens.astype(np.float64)
 
     def draw(
         self, rng: np.random.Generator, times_s: NDArray[np.float64], rows: NDArray[np.int64]
@@ -418,7 +411,7 @@ def build_params(
     calls_per_s = jobs_per_min(config, cluster, demand) / 60.0 * calls_per_job
     kind = demand.arrivals if isinstance(demand.arrivals, str) else demand.arrivals.get("kind")
     prompt, output = demand.prompt_tokens, demand.output_tokens
-    settings = _record(
+    settings = filled(
         SETTINGS,
         routing_s=config.routing_interval_s,
         request_norm=calls_per_s
@@ -447,7 +440,7 @@ def build_params(
         prefill_token_s = 1.0 / card.prefill_tokens_per_s
         step_s = card.base_s + card.per_seq_s * 0.5 * card.slots  # half a batch
         times = ("t_wake_s", "t_sleep_s", "t_load_s", "t_offload_s", "t_first_sleep_s")
-        model = _record(
+        model = filled(
             MODEL,
             time_s=tuple(getattr(card, name) for name in times),
             active_mb=card.active_mem_MB,
@@ -468,19 +461,11 @@ def build_params(
         topology_cdf=cumulative(topology),
         agents_cdf=cumulative(agents),
         mix_cdf=cumulative(mix),
-        trace_prompt=arrivals.tokens.prompt,
-        trace_output=arrivals.tokens.output,
+        trace_prompt=arrivals.prompt_tokens,
+        trace_output=arrivals.output_tokens,
     )
 
 
 def jobs_per_min(config: PlacementConfig, cluster: ClusterConfig, demand: DemandConfig) -> float:
     """Return the mean rate of jobs of the whole cluster."""
     return demand.jobs_per_gpu_per_min * config.load * cluster.num_gpus
-
-
-def _record(dtype: np.dtype[Any], **fields: Any) -> NDArray[Any]:
-    """Return one record, (1,)."""
-    record = np.zeros(1, dtype)
-    for name, value in fields.items():
-        record[0][name] = value
-    return record

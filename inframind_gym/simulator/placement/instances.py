@@ -77,6 +77,8 @@ from inframind_gym.simulator.placement.state import (
     WAKING,
     ClusterState,
     first_gpu,
+    is_coming,
+    is_moving,
     tick_time_s,
 )
 from inframind_gym.simulator.rng import normal, uniform
@@ -228,13 +230,6 @@ def set_end(cluster: ClusterState, e: int, leader: int, m: int, kind: int) -> No
 
 
 @inner
-def observe_time(cluster: ClusterState, e: int, m: int, kind: int, took_s: float) -> None:
-    """Average what a phase took into the times that the agent sees."""
-    ema = cluster.world.settings[0].ema
-    cluster.seen_s[e, m, kind] = (1.0 - ema) * cluster.seen_s[e, m, kind] + ema * took_s
-
-
-@inner
 def move(cluster: ClusterState, e: int, leader: int, m: int) -> None:
     """Count one more instance in transition on the GPUs of the block: they are UNSTABLE."""
     cluster.episode[e].moving += 1
@@ -337,48 +332,23 @@ def end_phase(
         now_s: when it ended.
     """
     instance = cluster.instance[e, leader, m]
-    counter = cluster.episode[e].counter
-    if instance.state == SLEEPING:
-        if instance.slept_before:
-            observe_time(cluster, e, m, SLEEP, took_s)
-        instance.slept_before = 1
-        counter[C_SLEEPS] += 1
-        settle(cluster, e, leader, m, SLEPT, now_s)
-    elif instance.state == VANISHING:
-        observe_time(cluster, e, m, OFFLOAD, took_s)
-        instance.slept_before = 0
-        counter[C_OFFLOADS] += 1
-        settle(cluster, e, leader, m, ABSENT, now_s)
-    else:
-        woke = instance.state == WAKING
-        observe_time(cluster, e, m, WAKE if woke else LOAD, took_s)
-        counter[C_WAKES if woke else C_LOADS] += 1
+    kind, count, after = SLEEP, C_SLEEPS, SLEPT
+    if instance.state == VANISHING:
+        kind, count, after = OFFLOAD, C_OFFLOADS, ABSENT
+    elif instance.state == WAKING:
+        kind, count, after = WAKE, C_WAKES, ACTIVE
+    elif instance.state == LOADING:
+        kind, count, after = LOAD, C_LOADS, ACTIVE
+    if kind != SLEEP or instance.slept_before:  # into the times that the agent sees
+        ema = cluster.world.settings[0].ema
+        cluster.seen_s[e, m, kind] = (1.0 - ema) * cluster.seen_s[e, m, kind] + ema * took_s
+    if after != ACTIVE:
+        instance.slept_before = after == SLEPT
+    cluster.episode[e].counter[count] += 1
+    settle(cluster, e, leader, m, after, now_s)
+    if after == ACTIVE:
         cluster.waiting[e, m].loading -= 1
-        settle(cluster, e, leader, m, ACTIVE, now_s)
         wake_up(cluster, e, leader, m, now_s)
-
-
-@inner
-def end_if_due(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
-    """End the phase of an instance if its time is up."""
-    instance = cluster.instance[e, leader, m]
-    if instance.until_s <= now_s:
-        took_s = instance.until_s - instance.begun_s
-        end_phase(cluster, e, leader, m, took_s, instance.until_s)
-
-
-@inner
-def leave(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
-    """Carry on an instance that leaves: DRAINING, SLEEPING or VANISHING."""
-    instance = cluster.instance[e, leader, m]
-    if is_drained(cluster, e, leader, m):
-        drained_s = max(instance.begun_s, cluster.server[e, leader].last_s)
-        end_drain(cluster, e, leader, m, drained_s)
-        sleep = SLEEP if instance.slept_before else FIRST_SLEEP
-        kind = sleep if instance.state == SLEEPING else OFFLOAD
-        set_end(cluster, e, leader, m, kind)
-    if instance.state != DRAINING:
-        end_if_due(cluster, e, leader, m, now_s)
 
 
 @inner
@@ -393,15 +363,22 @@ def ready_s(cluster: ClusterState, e: int, leader: int, m: int) -> float:
 
 
 @inner
-def come(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
-    """Carry on an instance that comes: QUEUED, WAKING or LOADING."""
-    if cluster.instance[e, leader, m].state == QUEUED:
+def carry_on(cluster: ClusterState, e: int, leader: int, m: int, now_s: float) -> None:
+    """Carry on an instance in transition: begin what follows, and end it if its time is up."""
+    instance = cluster.instance[e, leader, m]
+    if instance.state == QUEUED:
         clear_s = ready_s(cluster, e, leader, m)
         if clear_s < 0.0 or not start_or_roll_back(cluster, e, leader, m, clear_s):
             return
-        woke = cluster.instance[e, leader, m].from_slept
-        set_end(cluster, e, leader, m, WAKE if woke else LOAD)
-    end_if_due(cluster, e, leader, m, now_s)
+        set_end(cluster, e, leader, m, WAKE if instance.from_slept else LOAD)
+    elif is_drained(cluster, e, leader, m):
+        drained_s = max(instance.begun_s, cluster.server[e, leader].last_s)
+        end_drain(cluster, e, leader, m, drained_s)
+        sleep = SLEEP if instance.slept_before else FIRST_SLEEP
+        set_end(cluster, e, leader, m, sleep if instance.state == SLEEPING else OFFLOAD)
+    if instance.state != DRAINING and instance.until_s <= now_s:
+        took_s = instance.until_s - instance.begun_s
+        end_phase(cluster, e, leader, m, took_s, instance.until_s)
 
 
 @inner
@@ -409,19 +386,13 @@ def advance(cluster: ClusterState, e: int, now_s: float) -> None:
     """Carry all transitions on to this tick; those that leave first, for those that wait."""
     if cluster.episode[e].moving == 0:
         return
-    gpus, models = cluster.world.gpu.shape[0], cluster.world.model.shape[0]
-    for g in range(gpus):
-        if cluster.moving[e, g] > 0:
-            for m in range(models):
-                state = cluster.instance[e, g, m].state
-                if state in (DRAINING, SLEEPING, VANISHING):
-                    leave(cluster, e, g, m, now_s)
-    for g in range(gpus):
-        if cluster.moving[e, g] > 0:
-            for m in range(models):
-                state = cluster.instance[e, g, m].state
-                if state in (QUEUED, WAKING, LOADING):
-                    come(cluster, e, g, m, now_s)
+    for comes in (False, True):
+        for g in range(cluster.world.gpu.shape[0]):
+            if cluster.moving[e, g] > 0:
+                for m in range(cluster.world.model.shape[0]):
+                    state = cluster.instance[e, g, m].state
+                    if is_moving(state) and is_coming(state) == comes:
+                        carry_on(cluster, e, g, m, now_s)
 
 
 # Decisions

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import Floats, Int32s, Records, record, zeros
-from inframind_gym.simulator.server.pool import PoolConfig, ServerCard
+from inframind_gym.simulator.jit import Floats, Int32s, Records, filled, record, zeros
+from inframind_gym.simulator.server.pool import PoolConfig, ServerCard, StepCost
 
 NO_REQUEST: Final = -1
 FAR_CLOCK: Final = 2**31 - 1  # finish clock of a request that doesn't decode yet
@@ -151,28 +151,21 @@ def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDAr
         slowdown: Of a step, relative, per co-located model that has work.
         peers: Bit mask of the other servers on the same GPU.
     """
-    step, engines = card.step, card.data_parallel_size
-    out = np.zeros(1, CARD)
-    out[0] = (
-        step.base_s,
-        step.per_seq_s,
-        step.per_kv_token_s,
-        step.per_new_token_s,
-        step.per_attention_unit_s,
-        step.sparse_s,
-        step.sparse_tokens,
-        step.roofline_power,
-        slowdown,
-        card.slots,
-        engines * card.max_num_batched_tokens,
-        engines * (card.num_kv_blocks - 1 - card.shared_prefix_tokens // card.block_size),
-        card.block_size,
-        peers,
-        card.shared_prefix_tokens,
-        card.prefix_caching,
-        card.async_scheduling,
+    engines = card.data_parallel_size
+    blocks = card.num_kv_blocks - 1 - card.shared_prefix_tokens // card.block_size
+    return filled(
+        CARD,
+        **{name: getattr(card.step, name) for name in StepCost.model_fields},
+        slowdown=slowdown,
+        max_num_seqs=card.slots,
+        max_num_batched_tokens=engines * card.max_num_batched_tokens,
+        usable_blocks=engines * blocks,
+        block_size=card.block_size,
+        peers=peers,
+        shared_prefix_tokens=card.shared_prefix_tokens,
+        prefix_caching=card.prefix_caching,
+        async_scheduling=card.async_scheduling,
     )
-    return out
 
 
 def cards(pool: PoolConfig) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.simulator.jit import record
+from inframind_gym.simulator.jit import filled, record
 from inframind_gym.simulator.quality import ResponseTables, response_tables
 from inframind_gym.simulator.rng import cumulative
 from inframind_gym.simulator.server.pool import MOST_MODELS, PoolConfig, Scheduler
@@ -108,11 +108,7 @@ def build_params(
     aliases = pool.aliases
     for profile in profiles:
         profile.require_models(aliases)
-    record = np.zeros(1, SETTINGS)
-    record["call_timeout_s"] = np.inf
-    record["call_attempts"] = 1
-    for field, value in settings.items():
-        record[field] = value
+    record = filled(SETTINGS, **{"call_timeout_s": np.inf, "call_attempts": 1, **settings})
     record["slots"][0, : len(aliases)] = [model.server.slots for model in pool.models]
     max_output = pool.max_output_tokens
     embedding = load_role_embeddings()
