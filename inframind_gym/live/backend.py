@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import os
@@ -27,17 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import (
-    ChatResult,
-    ChatStream,
-    LoopThread,
-    StreamError,
-    allow_files,
-    cancel_all,
-    end_transfer,
-    open_session,
-    refusal,
-)
+from inframind_gym.live.chat import ChatClient, ChatResult
+from inframind_gym.live.client import LoopThread, allow_files, cancel_all
 from inframind_gym.live.config import LiveSettings, ServerAddress, addresses, require_live
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.request_log import RequestLogWriter, log_record
@@ -47,7 +37,7 @@ from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.topology import CUSTOM, FINAL, STRATEGIES, TOPOLOGIES
 
 if TYPE_CHECKING:
-    import aiohttp
+    pass
 
 _log = logging.getLogger(__name__)
 _PAUSE_S: Final = 2.0  # at most, after a call that failed
@@ -59,8 +49,6 @@ Judge = Callable[[int, str], bool]  # task (index into the run's tasks), answer 
 
 class Connections:
     """Connections to M servers, which are watched, on `loop`.
-
-    A request is sent once: whoever made it sends it again, or to another server.
 
     Args:
         servers: addresses and models.
@@ -79,18 +67,12 @@ class Connections:
         on_change: OnChange = lambda *_: None,
     ) -> None:
         self.settings, self.loop = settings, loop
-        self._servers = tuple(servers)
         self._closed = False
-        self._free = asyncio.Semaphore(settings.max_in_flight)
-        self._tasks: dict[asyncio.Task[Any], int] = {}  # in flight: the server
-        self._stopped: dict[asyncio.Task[Any], str] = {}  # why
-        self._session = loop.run(self._open())
         self.watcher = MetricsWatcher(
             servers, settings, poll_s=poll_s, on_change=on_change, loop=loop
         )
-
-    async def _open(self) -> aiohttp.ClientSession:
-        return open_session(None)
+        self.client = ChatClient(servers, self.watcher, settings.max_in_flight)
+        loop.run(self.client.open())
 
     def close(self) -> None:
         """Stop watching, and end what is in flight. May be called twice, from any thread."""
@@ -98,14 +80,8 @@ class Connections:
             return
         self._closed = True
         self.watcher.close()
-
-        async def close() -> None:
-            await cancel_all(self._tasks)
-            await self._session.close()
-            await asyncio.sleep(0)  # transports close in the loop's next round
-
         with contextlib.suppress(RuntimeError):  # the loop was stopped
-            self.loop.run(close())
+            self.loop.run(self.client.close())
 
     async def chat(
         self,
@@ -122,94 +98,29 @@ class Connections:
         Never raises: failure, the time limit and being cancelled are results. `priority` is for the
         server's queue; `request_id` is the header X-Request-Id.
         """
-        address, settings = self._servers[server], self.settings
         body: dict[str, Any] = {
-            "model": address.model,
+            "model": self.client.servers[server].model,
             "messages": list(messages),
             "max_tokens": max_tokens,
-            "temperature": settings.temperature,
+            "temperature": self.settings.temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **settings.sampling,
+            **self.settings.sampling,
         }
-        headers = {"Content-Type": "application/json"}
         if priority is not None:
             body["priority"] = priority
-        if request_id is not None:
-            headers["X-Request-Id"] = request_id
-        result, task = ChatResult(time.monotonic()), asyncio.current_task()
-        assert task is not None
-        self._tasks[task] = server
+        result = ChatResult(time.monotonic(), max_tokens)
         try:
-            async with asyncio.timeout(limit_s), self._free:
-                if self.watcher.is_up(server):
-                    await self._post(server, body, headers, result)
-                else:
-                    result.status, result.error = "down", f"{address.alias} is down"
-        except TimeoutError:
-            result.status, result.error = "timeout", f"no whole answer in {limit_s:.1f} s"
+            await self.client.chat(server, body, result, limit_s, request_id=request_id)
         except asyncio.CancelledError:
-            result.error = self._stopped.get(task)
-            result.status = "cancelled" if result.error is None else "down"
+            pass
         except Exception as error:  # a bug must not end a run
             _log.exception("request %s failed", request_id)
-            result.status, result.error = "fault", f"{type(error).__name__}: {error}"
-        finally:
-            del self._tasks[task]
-            self._stopped.pop(task, None)
+            result.end("fault", type(error).__name__, str(error))
         result.finish_s = time.monotonic()
         if result.answered and result.last_token_s is not None:
             result.finish_s = result.last_token_s
         return result
-
-    def give_up(self, server: int, why: str) -> None:
-        """End what is in flight to a server.
-
-        One that sleeps answers when it is woken up, if ever; one that died ends its connections.
-        """
-        for task, where in self._tasks.items():
-            if where == server and task not in self._stopped:
-                self._stopped[task] = why
-                task.cancel()
-
-    async def _post(
-        self, server: int, body: dict[str, Any], headers: dict[str, str], result: ChatResult
-    ) -> None:
-        """Send a request, and read what comes of it."""
-        import aiohttp
-
-        result.attempts, result.sent_s = 1, time.monotonic()
-        stream = ChatStream(body["max_tokens"])
-        try:
-            async with self._session.post(
-                f"{self._servers[server].url}/v1/chat/completions",
-                data=json.dumps(body).encode(),
-                headers=headers,
-                allow_redirects=False,
-            ) as response:
-                if response.status != 200:
-                    result.status, result.error = await refusal(response)
-                    if result.status == "server_error":
-                        self.watcher.suspect(server)
-                    return
-                async for data in response.content.iter_any():
-                    stream.feed(data, time.monotonic())
-                    if stream.done:
-                        break
-                else:
-                    stream.error = stream.error or "the answer stopped short"
-                await end_transfer(response)
-        except StreamError as error:
-            stream.error = str(error)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            # TimeoutError: of the connection; that of the whole request comes as a cancellation.
-            if not stream.done:
-                stream.error = f"{type(error).__name__}: {error}"
-                self.watcher.suspect(server)
-                if stream.first_token_s is None:
-                    result.status, result.error = "unreachable", stream.error
-                    return
-        stream.write(result)
 
 
 class VllmServers(Connections):
@@ -306,7 +217,7 @@ class VllmServers(Connections):
         level = logging.INFO if up else logging.WARNING
         _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
         if asleep:
-            self.give_up(server, f"{alias} is down: {why}")
+            self.client.give_up(server, f"{alias} is down: {why}")
 
 
 @dataclass(eq=False)
@@ -405,7 +316,7 @@ class VllmBackend:
             pass  # while it was graded: the answer is in the log
         except Exception as error:  # of the prompts, most likely: a bug must not end a run
             _log.exception("call %d failed", call.id)
-            result.status, result.error = "fault", f"{type(error).__name__}: {error}"
+            result.end("fault", type(error).__name__, str(error))
             result.text = None
         # The driver sends a call again, elsewhere where its server is down: after a pause, which
         # doubles.
@@ -428,7 +339,7 @@ class VllmBackend:
             room = model.server.max_model_len - call.max_tokens
             messages = self.prompts.messages(call, answers, room)
         except InfraMindError as error:
-            return ChatResult(submit_s, "too_long", str(error))
+            return ChatResult(submit_s, status="too_long", error=str(error))
         result = await self.servers.chat(
             call.model,
             messages,
@@ -493,6 +404,7 @@ class VllmBackend:
                     self.servers.config.models[call.model].alias,
                     result,
                     self.servers.epoch_s,
+                    error=result.reason,
                     priority=self._priority(call),
                     strategy=STRATEGIES[call.strategy],
                     max_tokens=call.max_tokens,

@@ -5,7 +5,7 @@ of this machine's monotonic clock. An unknown value is null.
 
     request_id       of this log alone; also sent to the server (X-Request-Id)
     model            alias in the pool
-    status           see `client.Status`: "ok" and "truncated" have an answer
+    status           see `chat.Status`: "ok" and "truncated" have an answer
     input_toks, output_toks      as the server counted them
     arrival_time     when the request was sent to the server, epoch s
     submit_ts        when the call was made: it may have waited for a socket
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from inframind_gym.errors import InfraMindError
 
 if TYPE_CHECKING:
-    from inframind_gym.live.client import ChatResult
+    from inframind_gym.live.chat import ChatResult
 
 _log = logging.getLogger(__name__)
 

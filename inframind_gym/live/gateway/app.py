@@ -20,11 +20,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from inframind_gym.live.chat import CHAT
 from inframind_gym.live.client import allow_files
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import Exchange
-from inframind_gym.live.gateway.request import CHAT, read_query, request_id
+from inframind_gym.live.gateway.request import read_query, request_id
 from inframind_gym.live.gateway.team import Teams
 from inframind_gym.live.guard import Guard, RequestError, bounded_protocol, is_secret
 from inframind_gym.sockets import listening

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import open_session
+from inframind_gym.live.chat import ChatClient
 from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.live.gateway.choose import Decision, Predictor, SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
@@ -43,38 +44,36 @@ class Gateway:
     def __init__(self, config: GatewayConfig) -> None:
         self.config, self.metrics = config, Metrics()
         self.pool = load_pool(config.pool)
-        self.addresses = addresses(self.pool)
         self.policy = SingleCallPolicy(config)
         self.predictor = Predictor(self.pool, self.policy.spec)
-        count = len(self.pool.models)
-        self.in_flight = np.zeros(count, np.int64)  # calls, those of workflows included
         self.open_requests = 0  # requests that are being answered
         self.names: dict[str, int] = {}  # the bit mask of the servers of a model, by its names
         for m, model in enumerate(self.pool.models):
             for name in dict.fromkeys((model.alias, model.name)):
                 self.names[name] = self.names.get(name, 0) | 1 << m
         self.models = [AUTO, TEAM, *self.names]  # that can be asked for
-        self.session: Any = None  # of aiohttp
-        self._attempts: list[set[Attempt]] = [set() for _ in range(count)]
         self._loop: asyncio.AbstractEventLoop | None = None
         self.log = None if config.log is None else RequestLogWriter(config.log)
         self.epoch_s = time.time() - time.monotonic()  # when the monotonic clock stood at 0
+        servers = addresses(self.pool)
         self.watcher = MetricsWatcher(
-            self.addresses,
+            servers,
             LiveSettings(),
             poll_s=self.pool.metrics_poll_s / config.speed,
             on_change=self._changed,
         )
         self.beginning = self.watcher.begin()
+        self.client = ChatClient(servers, self.watcher)
+        self.in_flight = self.client.in_flight  # (M,) calls, those of workflows included
 
     async def open(self) -> None:
         """Make the connections of this loop."""
         self._loop = asyncio.get_running_loop()
-        self.session = open_session(None)
+        await self.client.open()
 
     async def close(self) -> None:
         """Disconnect."""
-        await self.session.close()
+        await self.client.close()
         await asyncio.to_thread(self.watcher.close)
         if self.log is not None:
             self.log.close()
@@ -97,17 +96,6 @@ class Gateway:
         taken_s, e2e_s = ([speed * s for s in x] for x in (telemetry.taken_s, telemetry.e2e_s))
         return Telemetry(telemetry.polls, taken_s, telemetry.depth_req, e2e_s, telemetry.kv_frac)
 
-    @contextlib.contextmanager
-    def under_way(self, attempt: Attempt) -> Iterator[None]:
-        """Count an attempt, which ends with its server."""
-        self.in_flight[attempt.server] += 1
-        self._attempts[attempt.server].add(attempt)
-        try:
-            yield
-        finally:
-            self.in_flight[attempt.server] -= 1
-            self._attempts[attempt.server].discard(attempt)
-
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
         """End the attempts at a server that went down; on the watcher's thread.
 
@@ -116,16 +104,10 @@ class Gateway:
         level, alias = logging.INFO if up else logging.WARNING, self.pool.models[server].alias
         _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
 
-        def end() -> None:
-            for attempt in self._attempts[server]:
-                timer = attempt.timer
-                if timer is not None and not (attempt.started or timer.expired()):
-                    attempt.ended = True
-                    timer.reschedule(0.0)
-
         if self._loop is not None and not up:
+            words, give_up = "its server went down", self.client.give_up
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(end)
+                self._loop.call_soon_threadsafe(partial(give_up, server, words, begun=False))
 
     def gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         """Return the gauges of `/metrics`: name, labels, value."""
@@ -211,7 +193,7 @@ class Gateway:
         m, strategy = decision.model, decision.strategy if decision.strategy >= 0 else None
         alias = self.pool.models[m].alias
         self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
-        body = {**query.body, "model": self.addresses[m].model}
+        body = {**query.body, "model": self.client.servers[m].model}
         if self.pool.scheduler != "fcfs":  # the deadline in epoch microseconds
             deadline_s = self.beginning.at_s + decision.priority_s / self.config.speed
             body["priority"] = round((self.epoch_s + deadline_s) * 1e6)

@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
-import aiohttp
 from starlette.types import Send
 
-from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import ChatResult, ChatStream, StreamError, end_transfer, plausible
+from inframind_gym.live.chat import ChatError, ChatResult
 from inframind_gym.live.gateway.gateway import Gateway
-from inframind_gym.live.gateway.request import CHAT, Attempt, Query
+from inframind_gym.live.gateway.request import Attempt, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import log_record
 from inframind_gym.simulator.workflow.topology import STRATEGIES
@@ -37,32 +33,26 @@ EVENTS: Final = {
 }
 _PAUSE_S: Final = 0.4  # before a server that has failed a request is asked again; doubles
 _END_S: Final = 1.0  # for the last event of a stream that broke off
-_MOST_BYTES: Final = 64 << 20  # of an answer that is not streamed
 _NO_CHOICES: Final = re.compile(b'"choices": ?\\[\\]')  # the event of the usage
-_REFUSALS: Final = (400, 404, 413, 422)  # the request's fault, wherever it is sent
-_TOO_LONG: Final = (b"maximum context length", b"maximum model length")
-
-
-class ServerError(InfraMindError):
-    """A server gave no answer; the message holds no address, and nothing of the answer."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class Exchange:
-    """One request on its way; without `send` of ASGI nobody gets the answer, which is in `text`."""
+    """One request on its way; without `send` of ASGI nobody gets the answer, which is in `result`.
+
+    Attributes:
+        attempt: the last one; None: no server was asked.
+        result: what has become of the request, which is that of the last attempt.
+        http: status that the client got; 0: nothing yet.
+        complete: the client got all of the answer.
+    """
 
     def __init__(self, gateway: Gateway, query: Query, send: Send | None = None) -> None:
         self.gateway, self.query, self._send = gateway, query, send
-        self.attempt: Attempt | None = None  # the last one
-        self.text: str | None = None  # of a streamed answer that is whole
-        self.http = 0  # status that the client got; 0: nothing yet
-        self.complete = False  # the client got all of the answer
-        self._attempts = 0
-        self._status = "whole"  # of what no server answered
-        self._error: str | None = None
+        self.attempt: Attempt | None = None
+        self.result = ChatResult(query.arrived_s)
+        self.http = 0
+        self.complete = False
+        self._rest = b""  # of a stream: the beginning of its next event
 
     # What the client gets
 
@@ -91,10 +81,13 @@ class Exchange:
         """
         gateway, query = self.gateway, self.query
         try:
-            await (self._carry() if play is None else play(self))
+            if play is None:
+                await self._carry()
+            else:
+                await play(self)
+                self.result.end("ok")
         except RequestError as error:
-            self._status = "refused" if self._status == "whole" else self._status
-            self._error = str(error)
+            self.result.end("refused" if self.attempt is None else self.result.status, str(error))
             gateway.metrics.count("refused", error.code)
             if not self.http:
                 id_ = {"x-request-id": query.request_id}
@@ -104,15 +97,17 @@ class Exchange:
                     async with asyncio.timeout(_END_S):
                         await self.write(b"data: " + error.content() + b"\n\n", more=False)
         except asyncio.CancelledError:
-            self._status, self._error, self.http = "cancelled", "the client went away", 499
+            self.result.end("cancelled", "the client went away")
+            self.http = 499
             raise
         except Exception as fault:
-            self._status, self._error, self.http = "fault", type(fault).__name__, 500
+            self.result.end("fault", type(fault).__name__)
+            self.http = 500
             raise
         finally:
-            status, metrics = self.log(), gateway.metrics
+            self.log()
+            status, answered, metrics = self.result.status, self.result.answered, gateway.metrics
             latency_s = (time.monotonic() - query.arrived_s) * gateway.config.speed
-            answered = status in ("ok", "truncated", "whole")
             outcome = "answered" if answered else "cancelled" if status == "cancelled" else "failed"
             in_budget = "true" if answered and latency_s <= query.budget_s else "false"
             known = query.model if query.model in gateway.models else "unknown"
@@ -121,16 +116,16 @@ class Exchange:
                 metrics.observe("query_latency_seconds", latency_s)
                 metrics.observe("cost_ratio", latency_s / query.budget_s)
 
-    def log(self) -> str:
-        """Write the request's line into the log; return what became of it."""
-        status, query, attempt = self._status, self.query, self.attempt
+    def log(self) -> None:
+        """Write the request's line into the log."""
+        query, attempt, result = self.query, self.attempt, self.result
         if self.gateway.log is None:
-            return status
+            return
         strategy = None if attempt is None else attempt.strategy
         line = log_record(
             query.request_id,
             None if attempt is None else attempt.alias,
-            ChatResult(query.arrived_s) if attempt is None else attempt.result,
+            result,
             self.gateway.epoch_s,
             priority=None if attempt is None else attempt.body.get("priority"),
             strategy=None if strategy is None else STRATEGIES[strategy],
@@ -143,9 +138,9 @@ class Exchange:
             predicted_s=None if attempt is None else round(attempt.predicted_s, 3),
             http=self.http,
         )
-        line |= {"status": status, "error": self._error, "attempts": self._attempts}
-        self.gateway.log.write(line | {"submit_ts": round(query.arrived_s, 6)})
-        return status
+        if result.answered and result.first_token_s is None:
+            line["status"] = "whole"
+        self.gateway.log.write(line)
 
     # Servers
 
@@ -153,7 +148,7 @@ class Exchange:
         """Try servers until one answers; a RequestError where none did."""
         excluded = 0
         failed: RequestError | None = None
-        while failed is None or self._attempts < self.gateway.config.limits.attempts:
+        while failed is None or self.result.attempts < self.gateway.config.limits.attempts:
             try:
                 attempt = self.gateway.choose(self.query, excluded, admit=failed is None)
             except RequestError as refused:
@@ -161,67 +156,62 @@ class Exchange:
             if self.attempt is not None:
                 self.gateway.metrics.count("call_retries", self.attempt.alias)
             if excluded >> attempt.server & 1:
-                await asyncio.sleep(_PAUSE_S * 2.0**self._attempts)
-            try:
-                await self.make(attempt)
+                await asyncio.sleep(_PAUSE_S * 2.0**self.result.attempts)
+            await self.make(attempt)
+            result = self.result
+            if result.answered or self.complete:
                 return
-            except ServerError as error:
-                excluded |= 1 << attempt.server
-                failed = RequestError(
-                    503 if error.reason in ("busy", "down") else 502,
-                    f"server_{error.reason}",
-                    f"{attempt.alias} failed after {self._attempts} attempts: {error}",
-                    retry_after_s=1.0,
-                    headers=self._headers(attempt),
-                )
-                if self.http:  # part of a stream was sent
-                    break
+            excluded |= 1 << attempt.server
+            failed = RequestError(
+                503 if result.status in ("busy", "down") else 502,
+                f"server_{result.status}",
+                f"{attempt.alias} failed after {result.attempts} attempts: {result.error}",
+                retry_after_s=1.0,
+                headers=self._headers(attempt),
+            )
+            if self.http:  # part of a stream was sent
+                break
         raise failed
 
     async def make(self, attempt: Attempt) -> None:
         """Make an attempt: send the request to a server, and its answer to the client.
 
-        Raises:
-            ServerError: there is no answer; part of a stream may have been sent (`http`).
-            RequestError: the server refuses the request.
+        What came of it is in `result`. A RequestError: the server refuses the request.
         """
-        gateway, query, result, answered = self.gateway, self.query, attempt.result, False
-        left_s = gateway.config.limits.answer_s - (time.monotonic() - query.arrived_s)
-        over_s = asyncio.get_running_loop().time() + max(left_s, 0.001)
-        self._attempts, self.attempt = self._attempts + 1, attempt
-        result.submit_s = result.sent_s = time.monotonic()
-        result.attempts = 1
+        gateway, query, limits = self.gateway, self.query, self.gateway.config.limits
+        self.attempt, self._rest = attempt, b""
+        most = gateway.pool.models[attempt.server].server.max_model_len
+        max_tokens = (query.max_tokens or most) * query.choices
+        result = ChatResult(query.arrived_s, max_tokens, attempts=self.result.attempts)
+        self.result = result
         try:
-            async with asyncio.timeout_at(over_s) as attempt.timer:
-                with gateway.under_way(attempt):
-                    async with gateway.session.post(
-                        gateway.addresses[attempt.server].url + CHAT,
-                        data=json.dumps(attempt.body).encode(),
-                        headers=JSON | {"X-Request-Id": query.request_id},
-                        allow_redirects=False,
-                    ) as response:
-                        if response.status == 200 and query.stream:
-                            await self._pass_on(response, attempt, over_s)
-                        else:
-                            await self._read(response, attempt)
-            answered = True
-            self._status, self._error = result.status if query.stream else "whole", result.error
-        except (ServerError, StreamError, aiohttp.ClientError, OSError) as error:
-            failure = _failure(error, attempt)
-            if failure.reason in ("unreachable", "error", "garbled"):
-                gateway.watcher.suspect(attempt.server)
-            self._status, self._error = failure.reason, str(failure)
-            raise failure from None
+            await gateway.client.chat(
+                attempt.server,
+                attempt.body,
+                result,
+                max(limits.answer_s - (time.monotonic() - query.arrived_s), 0.001),
+                stall_s=limits.stall_s,
+                request_id=query.request_id,
+                on_data=self._pass_on,
+            )
         finally:
-            self._count(attempt, answered=answered)
+            self._count(attempt)
+        code, name = result.http_status or 0, "server_refused"
+        words = f"{attempt.alias} refuses this request (HTTP {code}): check its fields"
+        if result.status == "too_long":
+            code, name = 400, "context_length_exceeded"
+            words = f"the prompt is longer than {attempt.alias} takes: {most} tokens"
+        if result.status in ("too_long", "rejected"):
+            raise RequestError(code, name, words, headers=self._headers(attempt))
 
-    def _count(self, attempt: Attempt, *, answered: bool) -> None:
-        metrics, result, speed = self.gateway.metrics, attempt.result, self.gateway.config.speed
-        alias = attempt.alias
-        cut = "truncated" if result.status == "truncated" else "answered"
-        metrics.count("calls", alias, cut if answered else "failed")
-        if answered:
-            took_s = time.monotonic() - result.submit_s
+    def _count(self, attempt: Attempt) -> None:
+        """Count an attempt that is over."""
+        metrics, result, speed = self.gateway.metrics, self.result, self.gateway.config.speed
+        alias, sent_s = attempt.alias, result.sent_s
+        outcomes = {"ok": "answered", "truncated": "truncated"}
+        metrics.count("calls", alias, outcomes.get(result.status, "failed"))
+        if result.answered and sent_s is not None:
+            took_s = time.monotonic() - sent_s
             metrics.observe("call_latency_seconds", took_s * speed, alias)
             metrics.count("tokens", alias, "prompt", by=result.prompt_tokens or 0)
             metrics.count("tokens", alias, "output", by=result.output_tokens or 0)
@@ -237,108 +227,34 @@ class Exchange:
             "x-inframind-model": attempt.alias,
             "x-inframind-strategy": "-" if strategy is None else STRATEGIES[strategy],
             "x-inframind-predicted-s": f"{attempt.predicted_s:.2f}",
-            "x-inframind-attempt": str(self._attempts),
+            "x-inframind-attempt": str(self.result.attempts),
         }
 
-    async def _pass_on(
-        self, response: aiohttp.ClientResponse, attempt: Attempt, over_s: float
-    ) -> None:
-        """Pass a stream on, from its first token: a server that fails before it can be replaced."""
-        query, loop, rest, timer = self.query, asyncio.get_running_loop(), b"", attempt.timer
-        assert timer is not None
-        stall_s = self.gateway.config.limits.stall_s
-        most = self.gateway.pool.models[attempt.server].server.max_model_len
-        stream = ChatStream((query.max_tokens or most) * query.choices)
-        try:
-            async for data in response.content.iter_any():
-                stream.feed(data, time.monotonic())
-                events, mark, rest = (rest + data).rpartition(b"\n\n")
-                events += mark
-                if stream.error is not None:
-                    raise ServerError("aborted", "the server gave it up")
-                if _impossible(stream.usage):
-                    raise ServerError("garbled", "the answer has impossible numbers of tokens")
-                if stream.first_token_s is None and not stream.done:
-                    rest = events + rest
-                    continue
-                if not attempt.started:
-                    if stream.finish_reason in ("abort", "error"):
-                        raise ServerError("aborted", "the server gave it up")
-                    if stream.finish_reason is None and stream.first_token_s is None:
-                        raise ServerError("broken", "the answer has no token")
-                    attempt.started = True
-                    await self.start(200, self._headers(attempt) | EVENTS)
-                if not query.shows_usage and _NO_CHOICES.search(events):  # we asked for it
-                    every = events.split(b"\n\n")
-                    shown = (e for e in every if not (b'"usage"' in e and _NO_CHOICES.search(e)))
-                    events = b"\n\n".join(shown)
-                if events:
-                    await self.write(events)
-                timer.reschedule(min(loop.time() + stall_s, over_s))
-                if stream.done:
-                    break
-            if not stream.done:
-                raise ServerError("broken", "the answer stopped short")
-            await self.write(rest, more=False)
-            timer.reschedule(None)
-            await end_transfer(response)
-        finally:
-            stream.write(attempt.result)
-            self.text = attempt.result.text
-            if attempt.result.error is not None:  # nothing of a server's own words
-                attempt.result.error = "the answer broke off"
-
-    async def _read(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
-        """Read a whole answer, and pass it on; or say whose fault an error is."""
-        data, code = bytearray(), response.status
-        async for part in response.content.iter_any():
-            data += part
-            if len(data) > _MOST_BYTES:
-                raise ServerError("garbled", f"the answer has more than {_MOST_BYTES} bytes")
-        if code in _REFUSALS:
-            words = f"{attempt.alias} refuses this request (HTTP {code}): check its fields"
-            name, self._status = "server_refused", "rejected"
-            if any(phrase in data for phrase in _TOO_LONG):
-                code, name, self._status = 400, "context_length_exceeded", "too_long"
-                most = self.gateway.pool.models[attempt.server].server.max_model_len
-                words = f"the prompt is longer than {attempt.alias} takes: {most} tokens"
-            raise RequestError(code, name, words, headers=self._headers(attempt))
-        if code != 200:
-            reason = "busy" if code in (429, 503) else "error"
-            raise ServerError(reason, f"HTTP {code}")
-        try:
-            answer = json.loads(data)
-            reasons = {each.get("finish_reason") for each in answer["choices"]}
-            usage = answer.get("usage") or {}
-            if not reasons or _impossible(usage):
-                raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ServerError("garbled", "the answer is garbled") from None
-        if reasons & {"abort", "error"}:
-            raise ServerError("aborted", "the server gave it up")
-        attempt.result.prompt_tokens = usage.get("prompt_tokens")
-        attempt.result.output_tokens = usage.get("completion_tokens")
-        attempt.result.status = "truncated" if "length" in reasons else "ok"
-        await self.whole(200, self._headers(attempt), bytes(data))
-
-
-def _failure(error: Exception, attempt: Attempt) -> ServerError:
-    """Return the failure of an attempt, with nothing of the answer in it."""
-    if isinstance(error, ServerError):
-        return error
-    if isinstance(error, StreamError):
-        words, _, _ = str(error).partition(": ")  # the rest quotes the answer
-        return ServerError("garbled", words)
-    if isinstance(error, TimeoutError) and attempt.timer is not None and attempt.timer.expired():
-        if attempt.ended:
-            return ServerError("down", "its server went down")
-        return ServerError("timeout", "no answer in time")
-    reason = "unreachable" if attempt.result.first_token_s is None else "broken"
-    number = getattr(error, "errno", None)
-    return ServerError(reason, os.strerror(number) if number else type(error).__name__)
-
-
-def _impossible(usage: dict[str, Any]) -> bool:
-    """Return whether a server reports numbers of tokens that cannot be."""
-    counts = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
-    return any(count is not None and plausible(count) is None for count in counts)
+    async def _pass_on(self, data: bytes) -> None:
+        """Pass on what came; a stream from its first token: before it another server can answer."""
+        query, attempt, answer = self.query, self.attempt, self.result
+        assert attempt is not None
+        if answer.has_impossible_usage:
+            raise ChatError("garbled", "the answer has impossible numbers of tokens")
+        if answer.aborted and not self.http:
+            raise ChatError("aborted", "the server gave it up")
+        if not query.stream:
+            await self.whole(200, self._headers(attempt), data)
+            return
+        events, mark, self._rest = (self._rest + data).rpartition(b"\n\n")
+        events += mark
+        if not self.http:
+            if answer.first_token_s is None and not answer.done:
+                self._rest = events + self._rest
+                return
+            if answer.first_token_s is None:
+                raise ChatError("broken", "the answer has no token")
+            await self.start(200, self._headers(attempt) | EVENTS)
+        if not query.shows_usage and _NO_CHOICES.search(events):  # we asked for it
+            every = events.split(b"\n\n")
+            shown = (e for e in every if not (b'"usage"' in e and _NO_CHOICES.search(e)))
+            events = b"\n\n".join(shown)
+        if events:
+            await self.write(events)
+        if answer.done:
+            await self.write(self._rest, more=False)

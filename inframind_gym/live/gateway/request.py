@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
@@ -17,11 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError
 from inframind_gym.files import parse_json
-from inframind_gym.live.client import ChatResult
 from inframind_gym.live.gateway.config import USUAL_DOMAIN, BudgetS, GatewayConfig
 from inframind_gym.live.guard import RequestError
 
-CHAT: Final = "/v1/chat/completions"
 _BUDGET: Final = "x-inframind-budget-s"
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _Tokens = Annotated[int, Field(strict=True, ge=1, le=1 << 24)] | None
@@ -126,7 +122,7 @@ def request_id(headers: Mapping[str, str]) -> str:
     return sent if _ID.fullmatch(sent) else secrets.token_hex(12)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Attempt:
     """A request at a server, and why it is there."""
 
@@ -135,7 +131,3 @@ class Attempt:
     body: dict[str, Any] = field(repr=False)  # as sent
     strategy: int | None  # index into STRATEGIES; None: the client named the model
     predicted_s: float
-    result: ChatResult = field(default_factory=lambda: ChatResult(time.monotonic()))
-    timer: asyncio.Timeout | None = None  # while it is under way
-    ended: bool = False  # its server went down
-    started: bool = False  # the client has got part of the answer

@@ -7,6 +7,7 @@ for all of them, and sees the calls of the whole gateway.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import time
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.chat import ChatResult
 from inframind_gym.live.client import cancel_all
 from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.gateway.choose import (
@@ -29,7 +31,7 @@ from inframind_gym.live.gateway.choose import (
     workload_for,
 )
 from inframind_gym.live.gateway.gateway import Gateway
-from inframind_gym.live.gateway.proxy import EVENTS, Exchange, ServerError
+from inframind_gym.live.gateway.proxy import EVENTS, Exchange
 from inframind_gym.live.gateway.request import Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.prompts import Message, Prompts
@@ -208,13 +210,16 @@ class _Calls:
 
     async def _serve(self, call: Call) -> Completion:
         """Serve one call; a failure is part of its completion."""
-        gateway, begun_s, retryable = self._gateway, self.now_s(), True
-        model, text, result = gateway.pool.models[call.model], None, None
+        gateway, begun_s = self._gateway, self.now_s()
+        model, result = gateway.pool.models[call.model], ChatResult(time.monotonic())
         nodes = call.sources or call.reads
         answers = {node: self._texts[node] for node in nodes if node in self._texts}
         try:
             room = model.server.max_model_len - call.max_tokens
             messages = self._prompts.messages(call, answers, room)
+        except InfraMindError as error:
+            result.end("too_long", str(error))
+        else:
             query = replace(
                 self._query,
                 body={"messages": messages, "max_tokens": call.max_tokens, "stream": True},
@@ -226,31 +231,29 @@ class _Calls:
             exchange = Exchange(gateway, query)
             decision = Decision(call.model, call.strategy, call.priority)
             try:
-                await exchange.make(gateway.as_sent(query, decision, 0.0))
+                with contextlib.suppress(RequestError):  # the result says it, too
+                    await exchange.make(gateway.as_sent(query, decision, 0.0))
             finally:
                 exchange.log()
-                text = exchange.text
-                result = None if exchange.attempt is None else exchange.attempt.result
-        except InfraMindError as error:
-            retryable = isinstance(error, ServerError)
+            result = exchange.result
+        text = result.text
         if text is not None:
             if call.phase == FINAL:
                 self.final = text
             else:
                 self._texts[call.node] = text
-        tokens = (result.output_tokens or result.pieces) if result and text is not None else 0
         return Completion(
             call=call.id,
             submit_s=begun_s,
             first_token_s=math.nan,
             finish_s=self.now_s(),
-            output_tokens=tokens,
-            truncated=result is not None and result.status == "truncated",
+            output_tokens=0 if text is None else result.output_tokens or result.pieces,
+            truncated=result.status == "truncated",
             failed=text is None,
-            retryable=retryable,
+            retryable=result.retryable,
             text=text,
             right=text is not None,
-            prompt_tokens=None if result is None else result.prompt_tokens,
+            prompt_tokens=result.prompt_tokens,
         )
 
 

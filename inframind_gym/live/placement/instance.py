@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.backend import Connections
-from inframind_gym.live.client import ChatResult, ask
+from inframind_gym.live.chat import ChatResult
+from inframind_gym.live.client import ask
 from inframind_gym.live.config import LiveLimits, ServerAddress, server_url
 from inframind_gym.simulator.placement.config import ClusterConfig, ModelCard
 from inframind_gym.simulator.placement.state import LOADING, SLEEPING, VANISHING, WAKING
@@ -150,7 +151,7 @@ class Instance:
     def give_up(self, why: str) -> None:
         """End what is in flight to the server, if there is one: vLLM drops it."""
         if self.link is not None:
-            self.link.loop.call(self.link.give_up, 0, why)
+            self.link.loop.call(self.link.client.give_up, 0, why)
 
     def is_gone(self, *, serves: bool) -> bool:
         """Return whether a server seen down stays away; one that need not serve may sleep."""

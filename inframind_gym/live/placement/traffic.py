@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from inframind_gym.envs.placement import PlacementSimulation
-from inframind_gym.live.client import ChatResult
+from inframind_gym.live.chat import ChatResult
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import Instance
@@ -157,7 +157,7 @@ class Traffic:
         at_s = min(max(result.finish_s - records.began_s, 0.0), records.now_s)
         if not result.answered:
             self.failed += 1
-            _log.info("a call failed (%s): %s", result.status, result.error)
+            _log.info("a call failed (%s): %s", result.status, result.reason)
             # One whose server left before it was answered is not to blame.
             tries = self._tries.get(identity, 0) + (result.status != "down")
             self._tries[identity] = tries
@@ -167,7 +167,7 @@ class Traffic:
                 records.apply(events.wait_again, flight[0], identity, at_s)
                 return
             self.lost += 1
-            _log.warning("a call is lost (%s): %s", result.status, result.error)
+            _log.warning("a call is lost (%s): %s", result.status, result.reason)
         slot = int(records.state.request[0, identity]["job"])
         records.apply(events.call_ended, flight[0], identity, at_s, lost)
         self._tries.pop(identity, None)

@@ -16,7 +16,8 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.live.backend import Connections
-from inframind_gym.live.client import ChatResult, ChatStream, DownError, LoopThread
+from inframind_gym.live.chat import ChatResult
+from inframind_gym.live.client import DownError, LoopThread
 from inframind_gym.live.client import ask as ask_once
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import MetricsWatcher
@@ -105,20 +106,20 @@ def said(delta: Any = None, finish: Any = "stop", **more: Any) -> Answer:
         (Answer(done=False), "broken", "stopped short"),
         (Answer(reset_after=2, tokens=5), "broken", ""),
         (Answer(reset_after=0), "unreachable", ""),
-        (Answer(garble_after=1), "broken", "garbled"),
-        (said(usage=5), "broken", "garbled"),
-        (said(metrics="x"), "broken", "garbled"),
-        (said({"content": ["x"]}), "broken", "garbled"),
-        (said(finish=7), "broken", "garbled"),
-        (said(choices=[{"delta": "x", "finish_reason": "stop"}]), "broken", "garbled"),
-        (said(choices=None), "broken", "garbled"),
-        (Answer(events=(None,)), "broken", "garbled"),
-        (Answer(events=(b"[" * 200_000,)), "broken", "garbled"),
-        (Answer(events=(HUGE, b"[DONE]")), "broken", "garbled"),
-        (Answer(error_after=1), "broken", "EngineCore died"),
+        (Answer(garble_after=1), "garbled", "garbled"),
+        (said(usage=5), "garbled", "garbled"),
+        (said(metrics="x"), "garbled", "garbled"),
+        (said({"content": ["x"]}), "garbled", "garbled"),
+        (said(finish=7), "garbled", "garbled"),
+        (said(choices=[{"delta": "x", "finish_reason": "stop"}]), "garbled", "garbled"),
+        (said(choices=None), "garbled", "garbled"),
+        (Answer(events=(None,)), "garbled", "garbled"),
+        (Answer(events=(b"[" * 200_000,)), "garbled", "garbled"),
+        (Answer(events=(HUGE, b"[DONE]")), "garbled", "garbled"),
+        (Answer(error_after=1), "aborted", "EngineCore died"),
         (Answer(status=503, message="loading"), "busy", "HTTP 503: loading"),
         (Answer(status=429), "busy", "HTTP 429"),
-        (Answer(status=500, message="dead"), "server_error", "HTTP 500: dead"),
+        (Answer(status=500, message="dead"), "error", "HTTP 500: dead"),
         (Answer(status=400, message="priority must be int"), "rejected", "priority must be"),
         (Answer(status=404, message="The model `m` does not exist."), "rejected", "not exist"),
         (Answer(status=400, message=LONG), "too_long", "80 input tokens"),
@@ -130,20 +131,19 @@ def test_what_comes_of_a_request(answer: Answer, status: str, error: str | None)
         result = ask(server)
     assert result.status == status, result
     assert result.attempts == 1 == len(server.requests)
-    assert result.error is None if error is None else error in str(result.error)
-    assert len(str(result.error)) < 400
+    assert result.reason is None if error is None else error in str(result.reason)
+    assert len(str(result.reason)) < 400
     assert result.retryable == (status not in ("rejected", "too_long"))
     assert (result.text is None) == (status not in ("ok", "truncated"))
 
 
 def test_events_and_characters_may_come_in_halves() -> None:
-    stream, result = ChatStream(16), ChatResult(0.0)
+    result = ChatResult(0.0, max_tokens=16)
     piece = 'data: {"choices":[{"delta":{"content":"%s"},"finish_reason":%s}]'
     text = ": ping\n\n" + piece % (r"\ud83d", "null") + "}\n\n" + piece % (r"\ude00", '"stop"')
     for byte in (text + ',"usage":{"completion_tokens":-4}}\n\ndata: [DONE]\n\n').encode():
-        stream.feed(bytes([byte]), 1.0)
-    stream.write(result)
-    assert (result.status, result.text, stream.done) == ("ok", "\U0001f600", True)
+        result.feed(bytes([byte]), 1.0)
+    assert (result.status, result.text, result.done) == ("ok", "\U0001f600", True)
     assert (result.pieces, result.output_tokens) == (2, None)  # a count below 0 is nonsense
 
 
@@ -262,13 +262,13 @@ FAULTS: dict[str, tuple[tuple[bytes | float, ...], str, str, str]] = {
     "says nothing": ((HANG,), "timeout", "no whole answer", LATE),
     "drips headers": ((OK, *slowly(b"A: b\r\n")), "timeout", "", LATE),
     "drips its answer": ((OK, b"\r\n", *slowly(b": ping\n")), "timeout", "", LATE),
-    "has an endless line": ((OK, b"\r\n", bytes(MUCH)), "broken", "far more bytes", NO_END),
-    "has endless pieces": ((OK, b"\r\n", PIECE * 300_000), "broken", "far more bytes", NO_END),
+    "has an endless line": ((OK, b"\r\n", bytes(MUCH)), "garbled", "far more bytes", NO_END),
+    "has endless pieces": ((OK, b"\r\n", PIECE * 300_000), "garbled", "far more bytes", NO_END),
     "is cut after a piece": ((OK, b"\r\n", PIECE), "broken", "stopped short", ODD),
     "is cut in a chunk": ((OK, CHUNKED, b"ff\r\n", PIECE), "broken", "", NO_HTTP),
     "is shorter than it says": ((OK, LONG, PIECE), "broken", "", NO_HTTP),
     "unpacks to 64 MB": ((OK, PACKED, BOMB), "broken", "stopped short", ODD),
-    "says 500 and no more": ((SORRY, LONG, HANG), "server_error", "500: it says no more", LATE),
+    "says 500 and no more": ((SORRY, LONG, HANG), "error", "500: it says no more", LATE),
     "is busy for an hour": ((BUSY, b"Retry-After: 3600\r\n\r\n"), "busy", "HTTP 429", "says 429"),
 }
 
@@ -278,12 +278,12 @@ def test_a_fault_of_a_server_is_its_error(fault: str, monkeypatch: pytest.Monkey
     steps, status, error, verdict = FAULTS[fault]
     # Only what is late has to be: on a busy machine the others would be, too.
     limit_s = LIMIT_S if verdict == LATE else 10.0
-    monkeypatch.setattr("inframind_gym.live.client._END_S", 0.1)
+    monkeypatch.setattr("inframind_gym.live.chat._END_S", 0.1)
     with server(*steps) as url:
         began_s = time.monotonic()
         result = result_of(url, limit_s)
         assert (result.status, result.text) == (status, None), result
-        assert error in (result.error or "")
+        assert error in (result.reason or "")
         assert verdict in met(url, limit_s)
         assert time.monotonic() - began_s < 30.0
 
@@ -295,8 +295,8 @@ def test_redirects_are_not_followed(code: int) -> None:
         head = f"HTTP/1.1 {code} X\r\nLocation: {other.url}/health\r\nContent-Length: 0\r\n\r\n"
         with server(head.encode()) as url:
             result = result_of(url, 10.0)
-            assert result.status == "server_error"
-            assert f"HTTP {code}: a redirect to '{other.url}/health'" in (result.error or "")
+            assert result.status == "error"
+            assert f"HTTP {code}: a redirect to '{other.url}/health'" in (result.reason or "")
             assert met(url, 10.0) == f"/health says {code}"
             with pytest.raises(DownError, match=f"/health says {code}"):
                 ask_once(f"{url}/health")
