@@ -6,7 +6,7 @@ metrics. Decisions are counted with their query, when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
 import gymnasium as gym
@@ -24,27 +24,29 @@ from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
 
+# Name, values of the labels, value.
+Gauges = Iterable[tuple[str, Sequence[str], float]]
 DEFAULT_PORT: Final = 9400
 BUDGET_BUCKETS_S: Final = (0, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300)  # late: below 0
 LATENCY_BUCKETS_S: Final = (0.5, 1, 2.5, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 600, 1200)
 COST_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 
-# Name: help, labels.
+# Name without "inframind_": help, labels.
 COUNTERS: Final = {
-    "inframind_decisions_total": ("Routes of the agent's queries that are over.", "model strategy"),
-    "inframind_plans_total": ("Plans of the agent's queries that are over.", "topology"),
-    "inframind_queries_total": ("The agent's queries that are over.", "outcome in_budget"),
-    "inframind_episodes_total": ("Episodes begun.", ""),
+    "decisions": ("Routes of the agent's queries that are over.", "model strategy"),
+    "plans": ("Plans of the agent's queries that are over.", "topology"),
+    "queries": ("The agent's queries that are over.", "outcome in_budget"),
+    "episodes": ("Episodes begun.", ""),
 }
 # Name: help, labels, upper bounds of the buckets.
 HISTOGRAMS: Final = {
-    "inframind_remaining_budget_seconds": (
+    "remaining_budget_seconds": (
         "Time left to the query's deadline when a decision was due; negative when late.",
         "",
         BUDGET_BUCKETS_S,
     ),
-    "inframind_cost_ratio": ("Latency of a query as a share of its budget.", "", COST_BUCKETS),
-    "inframind_query_latency_seconds": (
+    "cost_ratio": ("Latency of a query as a share of its budget.", "", COST_BUCKETS),
+    "query_latency_seconds": (
         "Time from a query's arrival to its answer.",
         "",
         LATENCY_BUCKETS_S,
@@ -52,20 +54,77 @@ HISTOGRAMS: Final = {
 }
 # Read when the metrics are scraped; left out while unknown.
 GAUGES: Final = {
-    "inframind_lambda": ("Multiplier of the constraint that the policy was trained with.", ""),
-    "inframind_router_info": ("The run.", "environment pool workload policy"),
-    "inframind_telemetry_age_seconds": (
+    "lambda": ("Multiplier of the constraint that the policy was trained with.", ""),
+    "router_info": ("The run.", "environment pool workload policy"),
+    "telemetry_age_seconds": (
         "Age of the servers' metrics when the last decision was due.",
         "",
     ),
-    "inframind_queries_in_flight": ("Queries that have arrived and are not over.", ""),
-    "inframind_queue_depth_seen_requests": (
+    "queries_in_flight": ("Queries that have arrived and are not over.", ""),
+    "queue_depth_seen_requests": (
         "Requests running and waiting at a server at the router's last poll.",
         "model",
     ),
-    "inframind_calls_in_flight": ("Calls sent to a server and not over.", "model"),
-    "inframind_server_up": ("1 where a server can be routed to.", "model"),
+    "calls_in_flight": ("Calls sent to a server and not over.", "model"),
+    "server_up": ("1 where a server can be routed to.", "model"),
 }
+
+
+class Metrics:
+    """Metrics of one process for Prometheus, from tables as those above.
+
+    Args:
+        counters, histograms, gauges: the tables.
+        read_gauges: returns the gauges that are known; called on any thread.
+
+    Attributes:
+        registry: a `CollectorRegistry` of these metrics alone.
+    """
+
+    def __init__(
+        self,
+        counters: Mapping[str, tuple[str, str]],
+        histograms: Mapping[str, tuple[str, str, Sequence[float]]],
+        gauges: Mapping[str, tuple[str, str]],
+        read_gauges: Callable[[], Gauges],
+    ) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Histogram
+
+        self.registry = CollectorRegistry()
+        self._gauges, self._read_gauges = gauges, read_gauges
+        self._counters = {
+            name: Counter(f"inframind_{name}", text, labels.split(), registry=self.registry)
+            for name, (text, labels) in counters.items()
+        }
+        self._histograms = {
+            name: Histogram(
+                f"inframind_{name}", text, labels.split(), registry=self.registry, buckets=buckets
+            )
+            for name, (text, labels, buckets) in histograms.items()
+        }
+        self.registry.register(self)
+
+    def count(self, name: str, *labels: str, by: float = 1.0) -> None:
+        """Add to a counter."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(by)
+
+    def observe(self, name: str, value: float, *labels: str) -> None:
+        """Add a value to a histogram."""
+        histogram = self._histograms[name]
+        (histogram.labels(*labels) if labels else histogram).observe(value)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Return the gauges; the registry asks."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        families = {
+            name: GaugeMetricFamily(f"inframind_{name}", text, labels=labels.split())
+            for name, (text, labels) in self._gauges.items()
+        }
+        for name, labels, value in self._read_gauges():
+            families[name].add_metric(labels, float(value))
+        return (family for family in families.values() if family.samples)
 
 
 class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
@@ -99,7 +158,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         RecordConstructorArgs.__init__(self, port=port, host=host)
         gym.Wrapper.__init__(self, env)
         require("prometheus_client", "exporting metrics", "live")
-        from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+        from prometheus_client import start_http_server
 
         watched: object = env.unwrapped
         if not isinstance(watched, RoutingEnv):
@@ -109,18 +168,10 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
             )
         self._env, self._policy = watched, None
         self.models = watched.simulation.pool.aliases
-        self.registry = CollectorRegistry()
-        self._count: dict[str, Any] = {
-            name: Counter(name, text, labels.split(), registry=self.registry)
-            for name, (text, labels) in COUNTERS.items()
-        }
-        self._observe: dict[str, Any] = {
-            name: Histogram(name, text, labels.split(), registry=self.registry, buckets=buckets)
-            for name, (text, labels, buckets) in HISTOGRAMS.items()
-        }
+        self._metrics = Metrics(COUNTERS, HISTOGRAMS, GAUGES, self._gauges)
+        self.registry = self._metrics.registry
         self._age_s: float | None = None
         self._remaining_s: float | None = None  # of the decision that is due
-        self.registry.register(self)
         try:
             self._server, self._thread = start_http_server(
                 int(require_within(port, 0, 65535, "port")), host, self.registry
@@ -143,7 +194,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
     ) -> tuple[ObsType, dict[str, Any]]:
         """Reset the environment."""
         result = self.env.reset(seed=seed, options=options)
-        self._count["inframind_episodes_total"].inc()
+        self._metrics.count("episodes")
         self._read()
         return result
 
@@ -151,7 +202,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         """Step the environment, and count what was decided and what has ended."""
         result = self.env.step(action)
         if self._remaining_s is not None:
-            self._observe["inframind_remaining_budget_seconds"].observe(self._remaining_s)
+            self._metrics.observe("remaining_budget_seconds", self._remaining_s)
         for record in self._env.completed():
             self._count_query(record)
         self._read()
@@ -179,43 +230,32 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         level = self._env.config.level
         if level != "executor":
             topology = TOPOLOGIES[record["topology"]]
-            self._count["inframind_plans_total"].labels(topology).inc()
+            self._metrics.count("plans", topology)
         if level != "planner":
             for node in range(record["num_nodes"]):
                 model = self.models[record["model"][node]]
                 strategy = STRATEGIES[record["strategy"][node]]
-                self._count["inframind_decisions_total"].labels(model, strategy).inc()
+                self._metrics.count("decisions", model, strategy)
         outcome = "solved" if record["solved"] else "wrong"
         in_budget = "true" if record["latency_s"] <= record["budget_s"] else "false"
-        self._count["inframind_queries_total"].labels(outcome, in_budget).inc()
-        self._observe["inframind_cost_ratio"].observe(float(record["cost"]))
-        self._observe["inframind_query_latency_seconds"].observe(float(record["latency_s"]))
+        self._metrics.count("queries", outcome, in_budget)
+        self._metrics.observe("cost_ratio", float(record["cost"]))
+        self._metrics.observe("query_latency_seconds", float(record["latency_s"]))
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The gauges that are known now; the registry asks on any thread."""
-        from prometheus_client.core import GaugeMetricFamily
-
+    def _gauges(self) -> Iterator[tuple[str, Sequence[str], float]]:
+        """Return the gauges that are known now."""
         simulation = self._env.simulation
         stream, up = simulation.state.stream[0], simulation.models_up_now()
         policy = str(getattr(self._policy, "name", ""))
         run = (simulation.title, simulation.pool.name, simulation.workload.name, policy)
-        known: dict[str, Any] = {  # by labels
-            "inframind_lambda": {(): multiplier_of(self._policy)},
-            "inframind_router_info": {run: 1.0},
-            "inframind_telemetry_age_seconds": {(): self._age_s},
-            "inframind_queries_in_flight": {(): max(stream["arrived"] - stream["finished"], 0)},
-        }
+        yield "router_info", run, 1.0
+        yield "queries_in_flight", (), max(stream["arrived"] - stream["finished"], 0)
+        if (multiplier := multiplier_of(self._policy)) is not None:
+            yield "lambda", (), multiplier
+        if self._age_s is not None:
+            yield "telemetry_age_seconds", (), self._age_s
         depth_req = simulation.seen(0)[QUEUE] * simulation.pool.queue_norm
-        for name, values in (
-            ("inframind_queue_depth_seen_requests", depth_req),
-            ("inframind_calls_in_flight", simulation.state.in_flight[0, ALL]),
-            ("inframind_server_up", [up >> m & 1 for m in range(len(self.models))]),
-        ):
-            known[name] = {(m,): value for m, value in zip(self.models, values, strict=False)}
-        for name, (text, labels) in GAUGES.items():
-            family = GaugeMetricFamily(name, text, labels=labels.split())
-            for of, value in known[name].items():
-                if value is not None:
-                    family.add_metric(of, float(value))
-            if family.samples:
-                yield family
+        for m, model in enumerate(self.models):
+            yield "queue_depth_seen_requests", (model,), depth_req[m]
+            yield "calls_in_flight", (model,), simulation.state.in_flight[0, ALL, m]
+            yield "server_up", (model,), up >> m & 1

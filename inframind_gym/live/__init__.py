@@ -3,7 +3,8 @@
 vLLM itself is never imported: its servers are processes, reached over HTTP.
 
     backend         connections to servers, and one episode on a pool; request_log: a line a call
-    client          questions, and answers as they come
+    chat            chat completions: the one client of backend, placement and gateway
+    client          the loop, sessions, single questions
     watcher         metrics in the background, and which servers are up
     prompts         messages of a call; prompts.yaml: their texts
     simulation      what the live environments step

@@ -11,7 +11,10 @@ import pytest
 pytest.importorskip("aiohttp")
 pytest.importorskip("prometheus_client")
 
-from inframind_gym.live.gateway.metrics import Metrics
+from prometheus_client import generate_latest
+
+from inframind_gym.envs.exporter import Metrics
+from inframind_gym.live.gateway import gateway as gateways
 from inframind_gym.studio.runs import BusyError, Launcher, Ways
 from inframind_gym.teams.runs import Run, RunStore
 from tests.live.vllm_server.fake import FakeServer
@@ -31,7 +34,8 @@ GAUGES = (
 @pytest.fixture
 def gateway() -> Iterator[str]:
     with FakeServer() as server:
-        server.metrics = Metrics().write(GAUGES).decode  # type: ignore[method-assign]
+        shown = Metrics({}, {}, gateways.GAUGES, lambda: GAUGES)
+        server.metrics = generate_latest(shown.registry).decode  # type: ignore[method-assign]
         yield server.url
 
 

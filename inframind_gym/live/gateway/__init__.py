@@ -3,13 +3,12 @@
 A request comes through the files in this order:
 
 app       admission, routes and process (what every server checks is in `live/guard.py`)
-request   a request, checked; its line in the log
-gateway   servers, what is in flight, where a request goes and as what, and whether it is in time
+request   a request, checked
+gateway   servers, metrics, where a request goes and as what, and whether it is in time
 choose    expected latencies, a policy asked for one call
-proxy     attempts at servers until one answers; metrics and log
+proxy     attempts at servers (`live/chat.py`) until one answers; metrics and log
 
 team      a whole workflow for one question
 config    gateway.yaml
-metrics   for Prometheus
 command   `inframind serve`
 """

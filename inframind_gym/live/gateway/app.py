@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from prometheus_client import generate_latest
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -106,7 +107,7 @@ def make_app(gateway: Gateway) -> Starlette:
 
     async def metrics(_: Request) -> Response:
         kind = "text/plain; version=0.0.4; charset=utf-8"
-        return Response(gateway.metrics.write(gateway.gauges()), media_type=kind)
+        return Response(generate_latest(gateway.metrics.registry), media_type=kind)
 
     async def no_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs import exporter as router
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.chat import ChatClient
 from inframind_gym.live.config import LiveSettings, addresses
 from inframind_gym.live.gateway.choose import Decision, Predictor, SingleCallPolicy, World
 from inframind_gym.live.gateway.config import GatewayConfig
-from inframind_gym.live.gateway.metrics import Metrics
 from inframind_gym.live.gateway.request import Attempt, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import RequestLogWriter
@@ -33,6 +33,40 @@ TEAM: Final = "inframind/team"
 _AS_THEY_ARE: Final = ("tools", "response_format", "structured_outputs")  # answers to programs
 _AGAIN_S: Final = 5.0  # until another attempt makes sense where no server is up
 
+# Metrics for Prometheus. Those that the metrics of a router have (`envs/exporter.py`) have their
+# names and labels, so that one board shows both: a request is a query. Texts that clients make up
+# are no labels.
+_FIRST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_DECISION_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1)
+COUNTERS: Final = {
+    "decisions": router.COUNTERS["decisions"],
+    "calls": ("Calls that are over.", "model outcome"),
+    "call_retries": ("Calls over that repeated a failed one.", "model"),
+    "tokens": ("Tokens of calls.", "model kind"),
+    "queries": ("Requests that are over.", "outcome in_budget tenant asked"),
+    "refused": ("Requests refused.", "reason"),
+    "policy_errors": ("Decisions that the policy did not make.", ""),
+}
+HISTOGRAMS: Final = {
+    **{name: router.HISTOGRAMS[name] for name in ("cost_ratio", "query_latency_seconds")},
+    "call_latency_seconds": (
+        "Time from a call's submission to its end.",
+        "model",
+        router.LATENCY_BUCKETS_S,
+    ),
+    "time_to_first_token_seconds": ("From a request's arrival, of streams.", "", _FIRST_S),
+    "decision_seconds": ("Time that a policy took.", "", _DECISION_S),
+}
+GAUGES: Final = {
+    **router.GAUGES,
+    "server_time_seen_seconds": (
+        "Mean of the requests that finished at a server before the last poll: ttft_s, itl_s, "
+        "queue_s, inference_s, e2e_s.",
+        "model time",
+    ),
+    "kv_cache_seen": ("Share of a server's KV cache in use, at the last poll.", "model"),
+}
+
 
 class Gateway:
     """Servers and decisions. Made on any thread; `open` and `close` on the loop.
@@ -42,7 +76,8 @@ class Gateway:
     """
 
     def __init__(self, config: GatewayConfig) -> None:
-        self.config, self.metrics = config, Metrics()
+        self.config = config
+        self.metrics = router.Metrics(COUNTERS, HISTOGRAMS, GAUGES, self.gauges)
         self.pool = load_pool(config.pool)
         self.policy = SingleCallPolicy(config)
         self.predictor = Predictor(self.pool, self.policy.spec)
@@ -110,7 +145,7 @@ class Gateway:
                 self._loop.call_soon_threadsafe(partial(give_up, server, words, begun=False))
 
     def gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        """Return the gauges of `/metrics`: name, labels, value."""
+        """Return the gauges that are known now: name, labels, value."""
         telemetry = self.telemetry()
         run = ("gateway", self.pool.name, self.config.workload, self.config.policy)
         yield "router_info", run, 1.0

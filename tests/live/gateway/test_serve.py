@@ -22,7 +22,7 @@ from inframind_gym import cli
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import gateway_config
-from inframind_gym.live.gateway.metrics import Metrics
+from inframind_gym.live.gateway.gateway import COUNTERS, GAUGES, HISTOGRAMS
 from inframind_gym.studio.runs import scrape
 from tests.live.gateway.rig import KEY, chat, code, process, running, settled, write_pool
 from tests.live.vllm_server.fake import Answer, records, until
@@ -131,9 +131,8 @@ def test_every_metric_is_in_the_documentation() -> None:
         set(re.findall(r"^\| `(inframind_\w+)`", part, re.MULTILINE))
         for part in text.split("\nA [gateway]")
     )
-    families = {
-        f.name + ("_total" if f.type == "counter" else "") for f in Metrics().registry.collect()
-    }
+    families = {f"inframind_{name}_total" for name in COUNTERS}
+    families |= {f"inframind_{name}" for name in (*GAUGES, *HISTOGRAMS)}
     assert families - of_routers == of_gateways
 
 
