@@ -17,7 +17,7 @@ import aiohttp
 import numpy as np
 
 from inframind_gym.live.backend import Connections
-from inframind_gym.live.client import ChatResult
+from inframind_gym.live.chat import ChatResult
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.open_loop import replay_requests

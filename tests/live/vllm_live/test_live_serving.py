@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from inframind_gym.live.client import ChatResult
+from inframind_gym.live.chat import ChatResult
 from tests.live.vllm_live.rig import LiveRig
 
 pytestmark = pytest.mark.live
