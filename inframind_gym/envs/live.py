@@ -1,15 +1,268 @@
-"""Environments on live servers: the same spaces, records and costs, on the wall clock."""
+"""Environments on live servers: the same spaces, records and costs, on the wall clock.
+
+`BackendSimulation` is one closed loop on a backend of one's choice, `LiveSimulation` the same on a
+pool of live servers, with real prompts and answers that are graded; environments, policies and
+records are those of the compiled loop.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from inframind_gym.envs.core import Float32s, Ints
 from inframind_gym.envs.placement import PlacementEnv
 from inframind_gym.envs.planner import PlannerConfig, PlannerEnv, PlannerSimulation
 from inframind_gym.envs.routing import RoutingEnv
-from inframind_gym.live.config import LiveConfig, PlacementLiveConfig
+from inframind_gym.envs.routing_config import EnvConfig
+from inframind_gym.envs.routing_kernel import show
+from inframind_gym.envs.routing_simulation import Load, RoutingSimulation
+from inframind_gym.errors import InfraMindError
+from inframind_gym.live.backend import VllmServers
+from inframind_gym.live.config import LiveConfig, PlacementLiveConfig, addresses
 from inframind_gym.live.placement.cluster import LivePlacement
-from inframind_gym.live.simulation import LiveSimulation
+from inframind_gym.live.prompts import Prompts
+from inframind_gym.simulator.jit import Bound
+from inframind_gym.simulator.workflow.backend import Backend, Reply, ScriptedBackend
+from inframind_gym.simulator.workflow.backend_loop import BackendLoop
+from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, STEP
+from inframind_gym.tasks.grading import judge
+from inframind_gym.tasks.sandbox import Sandbox, SandboxError
+
+_log = logging.getLogger(__name__)
+
+# Opens the backend of a stream: what is run, and the key of the stream's random numbers.
+OpenBackend = Callable[["BackendSimulation", int], Backend]
+
+
+class BackendSimulation(RoutingSimulation):
+    """One closed loop; every stream has a backend of its own.
+
+    Args:
+        config: what to run.
+        open_backend: called at the start of a stream, just before its clock begins to run.
+        one_query: as of `RoutingSimulation`.
+        retries: how often a call that failed is sent again, where the config has no
+            `call_timeout_s` and no `faults`, with which `call_attempts` says so.
+        patience_s: how long to wait for a model while all are down.
+
+    Raises:
+        ConfigError: as of `RoutingSimulation`.
+    """
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        open_backend: OpenBackend,
+        *,
+        one_query: bool,
+        retries: int = 0,
+        patience_s: float = 600.0,
+    ) -> None:
+        self._open_backend = open_backend
+        aborts = config.call_timeout_s is not None or config.faults
+        self._retries = config.call_attempts - 1 if aborts else retries
+        self._patience_s = patience_s
+        self._loop: BackendLoop | None = None
+        self._show = Bound(show)
+        super().__init__(config, 1, one_query=one_query)
+
+    def close(self) -> None:
+        """Give up the stream and close its backend."""
+        if self._loop is not None:
+            self._loop.backend.close()
+            self._loop = None
+
+    def loads(self, e: int) -> tuple[Load, ...]:
+        """Load of the servers at the last poll."""
+        models = self.pool.models
+        if self._loop is None:
+            return (Load(0, 0, 0.0),) * len(models)
+        read = self._loop.backend.telemetry()
+        depths = [int(depth_req) for depth_req in read.depth_req]
+        running = [min(n, model.server.slots) for n, model in zip(depths, models, strict=True)]
+        return tuple(
+            Load(busy, depth - busy, float(kv_frac))
+            for busy, depth, kv_frac in zip(running, depths, read.kv_frac, strict=True)
+        )
+
+    def seen(self, e: int) -> Float32s:
+        """The metrics as they were polled last, (3, M)."""
+        nothing = np.zeros((3, len(self.pool.models)), np.float32)
+        return nothing if self._loop is None else self._loop.seen[0]
+
+    def _open_servers(self) -> int:
+        """The servers are the backend's; while all are down, every query can come to wait."""
+        return self.num_queries
+
+    def _set_faults(self, e: int, key: int, last_s: float) -> None:
+        """Faults are the backend's."""
+
+    def drive(
+        self, mode: int, rows: Ints, starts: NDArray[Any], actions: Ints, observations: Float32s
+    ) -> None:
+        """Run to the next decision; see `RoutingSimulation.drive`."""
+        if mode == BEGIN:
+            BackendSimulation.close(self)  # the stream before; what the streams share stays
+            self._loop = BackendLoop(
+                self.state,
+                starts,
+                self._open_backend(self, int(starts[0]["key"])),
+                retries=self._retries,
+                patience_s=self._patience_s,
+            )
+        if self._loop is None:
+            raise RuntimeError("no stream was started")
+        action = actions[0] if mode == STEP else np.zeros(1, np.int64)
+        self.status[0] = status = self._loop.enter(mode, action)
+        charged = mode == STEP and status == DECISION and self.one_query
+        self.show(self._loop.read_metrics(), observations, charged=charged)
+
+    def show(self, seen: Float32s, observations: Float32s, *, charged: bool = False) -> None:
+        """Write what a step ends with: observation, decision, reward and cost.
+
+        Args:
+            seen: (1, 3, M) normalised metrics.
+            observations: (1, d), written.
+            charged: the tagged query still runs and pays for its latency so far.
+        """
+        written = observations[0], self.decisions, self.rewards, self.costs
+        self._show(self.state, seen, charged, *written)
+
+
+def scripted(simulation: RoutingSimulation, latency_s: float) -> ScriptedBackend:
+    """Return servers whose calls take so long, in virtual time, and are right."""
+    pool, reply = simulation.pool, Reply(latency_s)
+    return ScriptedBackend(len(pool.models), lambda _: reply, poll_s=pool.metrics_poll_s)
+
+
+def compile_loop(config: EnvConfig) -> None:
+    """Play a few queries on scripted servers: no live query shall wait for a compiler."""
+    short = config.model_copy(update={"num_queries": 4})
+    simulation = BackendSimulation(short, lambda loop, _: scripted(loop, 1.0), one_query=False)
+    observations, row = simulation.observations(), np.zeros(1, np.int64)
+    simulation.reset(row, [np.random.default_rng(0)], observations)
+    actions = np.zeros((1, len(simulation.highs)), np.int64)
+    while simulation.status[0] == DECISION:
+        simulation.step(row, actions, observations)
+    simulation.close()
+
+
+class LiveSimulation(BackendSimulation):
+    """A closed loop on a pool of live servers, whose answers are graded.
+
+    Args:
+        config: what to run.
+        one_query: as of `RoutingSimulation`.
+
+    Raises:
+        ConfigError: as of `RoutingSimulation`; a server of the pool has no address.
+    """
+
+    def __init__(self, config: LiveConfig, *, one_query: bool) -> None:
+        # None before the first episode, and where answers are scripted.
+        self.servers: VllmServers | None = None
+        self._live = config
+        self._sandbox: Sandbox | None = None
+        super().__init__(
+            config,
+            lambda _, __: self._open(),
+            one_query=one_query,
+            retries=config.retries,
+            patience_s=config.patience_s,
+        )
+        addresses(self.pool)
+
+    @property
+    def title(self) -> str:
+        """Name of these environments, for people."""
+        return f"{super().title} (live)"
+
+    def close(self) -> None:
+        """Give up the episode; close sandbox and connections. May be called twice."""
+        super().close()
+        if self.servers is not None:
+            self.servers.close()
+            self.servers = None
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+    def _open(self) -> Backend:
+        """Return the backend of an episode, its clock at 0."""
+        if self._live.scripted_s is not None:
+            return scripted(self, self._live.scripted_s)
+        if self._sandbox is None:
+            compile_loop(self._live)
+            self._sandbox = self._make_sandbox()
+        if self.servers is None:
+            self.servers = self._reach()
+        return self.servers.open(
+            Prompts(self.tasks),
+            self._judge,
+            scheduler=self.scheduler,
+            call_timeout_s=self.config.call_timeout_s,
+        )
+
+    def _make_sandbox(self) -> Sandbox:
+        """Return a sandbox in which the run's answers can be judged, or raise an InfraMindError."""
+        kinds = {answer.kind for answer in self.tasks.answers}
+        code, formulas = "tests" in kinds, bool(kinds & {"expression", "number"})
+        sandbox = Sandbox(packages=self._live.live.packages)
+        try:
+            sandbox.check(code=code, formulas=formulas)
+        except SandboxError as error:
+            sandbox.close()
+            what = " and ".join(["code"] * code + ["formulas"] * formulas)
+            raise InfraMindError(
+                f"answers that are {what} cannot be judged here: {error}\n"
+                "Nothing was asked: every such answer would count as a wrong one. Run where the "
+                "sandbox can be had, or choose a workload of multiple choice: workload='mmlu_pro'"
+            ) from None
+        return sandbox
+
+    def _reach(self) -> VllmServers:
+        """Connect to the servers, of which at least one has to answer."""
+        servers = VllmServers(self.pool, self._live.live, log=self._live.log)
+        try:
+            servers.watcher.wait_up(self._live.reach_s)
+        except InfraMindError as error:
+            if servers.watcher.up:
+                _log.warning("pool %s: going on without those that are %s", self.pool.name, error)
+                return servers
+            servers.close()
+            raise InfraMindError(
+                f"no server of pool {self.pool.name!r} answers; {error}\n"
+                f"Start them: inframind pool up --pool {self.config.pool}"
+            ) from None
+        except BaseException:
+            servers.close()
+            raise
+        return servers
+
+    def models_up_now(self) -> int:
+        """Return the bit mask of the models whose servers are up now, not at the last step."""
+        if self.servers is None:
+            return super().models_up_now()
+        return self.servers.watcher.up & self.models_up
+
+    @property
+    def ungraded(self) -> int:
+        """Answers so far that could not be graded; they count as wrong."""
+        return 0 if self.servers is None else self.servers.ungraded
+
+    def _judge(self, task: int, text: str) -> bool:
+        """Return whether a response solves a task; called by several threads at once."""
+        if self._sandbox is None:
+            raise InfraMindError("the environment is closed")
+        tasks = self.tasks
+        return judge(
+            tasks.answers[task], text, self._sandbox, tasks.texts[task], task=tasks.ids[task]
+        )
 
 
 class ExecutorLiveEnv(RoutingEnv):

@@ -7,7 +7,6 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
     client          the loop, sessions, single questions
     watcher         metrics in the background, and which servers are up
     prompts         messages of a call; prompts.yaml: their texts
-    simulation      what the live environments step
     config          their arguments, and settings of client and watcher; addresses
     launcher        starts servers and stops what it started: processes, weights
     command         `inframind pool new|up|status|down|place`

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.core import check_actions, checked_arguments
 from inframind_gym.envs.layout import Compact, ObservationLayout, PolicySpec, observe
+from inframind_gym.envs.live import BackendSimulation
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import USUAL_DOMAIN, GatewayConfig

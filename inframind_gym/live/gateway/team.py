@@ -19,10 +19,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inframind_gym.envs.live import compile_loop
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.chat import ChatResult
 from inframind_gym.live.client import cancel_all
-from inframind_gym.live.config import LiveConfig
 from inframind_gym.live.gateway.choose import (
     Decision,
     TimedPolicy,
@@ -35,7 +36,6 @@ from inframind_gym.live.gateway.proxy import EVENTS, Exchange
 from inframind_gym.live.gateway.request import Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.prompts import Message, Prompts
-from inframind_gym.live.simulation import compile_driver
 from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.backend_loop import BackendLoop
@@ -65,7 +65,7 @@ class Teams:
         self._tasks = typical_tasks(self._idle[0].tasks)
         self._timed = TimedPolicy(policy, self._idle[0], config.limits.policy_s)
         self._timed.reset()
-        compile_driver(LiveConfig(pool=config.pool, workload=workload_for(config)))
+        compile_loop(EnvConfig(pool=config.pool, workload=workload_for(config)))
 
     async def answer(self, exchange: Exchange) -> None:
         """Answer a request with the result of a workflow, as OpenAI's API has it.

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.core import checked_arguments
+from inframind_gym.envs.live import BackendSimulation
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.live.backend import Judge, VllmBackend, VllmServers
 from inframind_gym.live.config import LiveSettings

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.backend import BackendSimulation
 from inframind_gym.envs.core import checked_arguments
+from inframind_gym.envs.live import BackendSimulation
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.workflow.backend import Backend, Call, Reply, ScriptedBackend

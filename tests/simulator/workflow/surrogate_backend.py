@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.backend import BackendSimulation
+from inframind_gym.envs.live import BackendSimulation
 from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.quality import (
     ResponseTables,
