@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,10 +117,39 @@ class Connections:
         except Exception as error:  # a bug must not end a run
             _log.exception("request %s failed", request_id)
             result.end("fault", type(error).__name__, str(error))
-        result.finish_s = time.monotonic()
-        if result.answered and result.last_token_s is not None:
-            result.finish_s = result.last_token_s
         return result
+
+
+def completion_of(
+    call: Call, result: ChatResult, right: bool | None, at_s: Callable[[float], float]
+) -> Completion:
+    """Return the completion of a call that is over.
+
+    Args:
+        call: the call.
+        result: of its request.
+        right: the answer's grade; None: it has none.
+        at_s: the backend's time of a time of the monotonic clock.
+    """
+    tokens = result.pieces if result.output_tokens is None else result.output_tokens
+    first_s, admitted_s = (
+        math.nan if time_s is None else at_s(time_s)
+        for time_s in (result.first_token_s, result.scheduled_s)
+    )
+    return Completion(
+        call=call.id,
+        submit_s=at_s(result.submit_s),
+        first_token_s=first_s,
+        finish_s=at_s(result.finish_s or time.monotonic()),
+        output_tokens=tokens if result.answered else 0,
+        truncated=result.status == "truncated",
+        failed=not result.answered,
+        retryable=result.retryable,
+        text=result.text,
+        right=right if result.answered else False,
+        prompt_tokens=result.prompt_tokens,
+        admitted_s=admitted_s,
+    )
 
 
 class VllmServers(Connections):
@@ -377,26 +406,9 @@ class VllmBackend:
 
     def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
         """Log and complete a call, whatever comes of logging it."""
-        began_s, result.finish_s = self.beginning.at_s, result.finish_s or time.monotonic()
-        first_s, admitted_s = (
-            math.nan if time_s is None else time_s - began_s
-            for time_s in (result.first_token_s, result.scheduled_s)
-        )
-        tokens = result.output_tokens if result.output_tokens is not None else result.pieces
-        completion = Completion(
-            call=call.id,
-            submit_s=result.submit_s - began_s,
-            first_token_s=first_s,
-            finish_s=result.finish_s - began_s,
-            output_tokens=tokens if result.answered else 0,
-            truncated=result.status == "truncated",
-            failed=not result.answered,
-            retryable=self._retryable(result),
-            text=result.text,
-            right=right if result.answered else False,
-            prompt_tokens=result.prompt_tokens,
-            admitted_s=admitted_s,
-        )
+        result.finish_s = result.finish_s or time.monotonic()
+        completion = completion_of(call, result, right, lambda at_s: at_s - self.beginning.at_s)
+        completion = replace(completion, retryable=self._retryable(result))
         try:
             if self.servers.log is not None:
                 record = log_record(

@@ -345,9 +345,12 @@ class ChatClient:
         finally:
             self._flights.discard(flight)
             self.in_flight[server] -= 1
+            result.finish_s = time.monotonic()
         if failure is not None:
             result.text = None
             result.end(failure.status, str(failure), failure.detail)
+        elif result.last_token_s is not None:
+            result.finish_s = result.last_token_s
         if result.status in _SUSPICIOUS:
             self.watcher.suspect(server)
 

@@ -11,7 +11,6 @@ import hmac
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -202,33 +201,19 @@ def bounded_protocol(most_connections: int) -> type[Any]:
     """
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    held = Counter[str]()  # connections by address
-
     class Bounded(HttpToolsProtocol):
         _head_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._address = str((transport.get_extra_info("peername") or ("",))[0])
-            held[self._address] += 1
-            if held[self._address] > most_connections + SPARE:
+            address, _ = self.client or ("", 0)
+            http = (each.client for each in self.connections if isinstance(each, Bounded))
+            held = sum(client is not None and client[0] == address for client in http)
+            if held > most_connections + SPARE:
                 transport.close()
-            elif held[self._address] > most_connections:
+            elif held > most_connections:
                 self.app_state = {**self.app_state, "spare": True}
                 self.loop.call_later(SPARE_S, transport.close)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._release()
-            super().connection_lost(exc)
-
-        def handle_websocket_upgrade(self) -> None:
-            self._release()  # another protocol has it from here on
-            super().handle_websocket_upgrade()
-
-        def _release(self) -> None:
-            held[self._address] -= 1
-            if not held[self._address]:
-                del held[self._address]
 
         def on_message_begin(self) -> None:
             self._head_bytes = 0

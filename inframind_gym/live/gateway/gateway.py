@@ -115,13 +115,13 @@ class Gateway:
 
     # The servers
 
-    def now_s(self) -> float:
-        """Return the seconds since the gateway began, as the servers count them."""
-        return (time.monotonic() - self.beginning.at_s) * self.config.speed
+    def at_s(self, time_s: float) -> float:
+        """Return the seconds from the gateway's beginning to a time, as the servers count them."""
+        return (time_s - self.beginning.at_s) * self.config.speed
 
-    def arrival_s(self, query: Query) -> float:
-        """Return when a request came, as `now_s`."""
-        return (query.arrived_s - self.beginning.at_s) * self.config.speed
+    def now_s(self) -> float:
+        """Return the time now, as `at_s`."""
+        return self.at_s(time.monotonic())
 
     def telemetry(self) -> Telemetry:
         """Return what was polled last, in the servers' seconds."""
@@ -188,7 +188,7 @@ class Gateway:
             world.telemetry, self.in_flight, query.prompt_bytes, query.max_tokens
         )
         predicted_s = np.where([up >> m & 1 for m in range(len(predicted_s))], predicted_s, np.inf)
-        waited_s = world.now_s - self.arrival_s(query)
+        waited_s = world.now_s - self.at_s(query.arrived_s)
         late_s = waited_s + float(predicted_s.min()) - query.budget_s
         if admit and late_s > 0.0 and self.config.admission == "refuse":
             raise RequestError(
@@ -208,7 +208,7 @@ class Gateway:
             words = f"no such model; there are: {', '.join(self.models)}"
             raise RequestError(404, "model_not_found", words)
         world, predicted_s = self.look(query, wanted, excluded, admit=admit)
-        arrival_s = self.arrival_s(query)
+        arrival_s = self.at_s(query.arrived_s)
         decision = Decision(int(predicted_s.argmin()), -1, arrival_s + query.budget_s)
         if auto:
             began_s = time.perf_counter()

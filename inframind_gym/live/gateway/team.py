@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.live import compile_loop
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.backend import completion_of
 from inframind_gym.live.chat import ChatResult
 from inframind_gym.live.client import cancel_all
 from inframind_gym.live.gateway.choose import (
@@ -210,8 +210,8 @@ class _Calls:
 
     async def _serve(self, call: Call) -> Completion:
         """Serve one call; a failure is part of its completion."""
-        gateway, begun_s = self._gateway, self.now_s()
-        model, result = gateway.pool.models[call.model], ChatResult(time.monotonic())
+        gateway, result = self._gateway, ChatResult(time.monotonic())
+        model, begun_s = gateway.pool.models[call.model], result.submit_s
         nodes = call.sources or call.reads
         answers = {node: self._texts[node] for node in nodes if node in self._texts}
         try:
@@ -236,25 +236,13 @@ class _Calls:
             finally:
                 exchange.log()
             result = exchange.result
-        text = result.text
-        if text is not None:
+            result.submit_s = begun_s
+        if result.text is not None:
             if call.phase == FINAL:
-                self.final = text
+                self.final = result.text
             else:
-                self._texts[call.node] = text
-        return Completion(
-            call=call.id,
-            submit_s=begun_s,
-            first_token_s=math.nan,
-            finish_s=self.now_s(),
-            output_tokens=0 if text is None else result.output_tokens or result.pieces,
-            truncated=result.status == "truncated",
-            failed=text is None,
-            retryable=result.retryable,
-            text=text,
-            right=text is not None,
-            prompt_tokens=result.prompt_tokens,
-        )
+                self._texts[call.node] = result.text
+        return completion_of(call, result, result.answered, gateway.at_s)
 
 
 class _OpenPrompts(Prompts):

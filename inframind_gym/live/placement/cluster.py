@@ -32,7 +32,6 @@ from inframind_gym.live.config import PlacementLiveConfig, ServerAddress, requir
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import (
     Instance,
-    Outcome,
     VllmServer,
     instance_pool,
     served_models,
@@ -333,23 +332,22 @@ class LivePlacement(PlacementSimulation):
 
     def _run_phase(self, instance: Instance, g: int, m: int, state: int) -> None:
         """Go through a phase; on its thread."""
-        outcome = instance.run(state, lambda: self._cancelled)
-        self._records.put(lambda: self._phase_ended(instance, g, m, state, outcome))
+        took_s, why = instance.run(state, lambda: self._cancelled)
+        self._records.put(lambda: self._phase_ended(instance, g, m, state, took_s, why))
 
     def _phase_ended(
-        self, instance: Instance, g: int, m: int, state: int, outcome: Outcome
+        self, instance: Instance, g: int, m: int, state: int, took_s: float, why: str
     ) -> None:
         if self._instances.get((g, m)) is not instance:
             return  # of a cluster that was closed meanwhile
         instance.busy = False
-        failed = bool(outcome.why)
-        self._records.apply(events.phase_ended, g, m, failed, outcome.took_s)
-        if failed and state in (WAKING, LOADING):
+        self._records.apply(events.phase_ended, g, m, bool(why), took_s)
+        if why and state in (WAKING, LOADING):
             instance.closed_until_s = time.monotonic() + self._limits.backoff_s
-        elif not failed:
+        elif not why:
             self._write_times()
         now = _STABLE.get(self._state(g, m), "absent")
-        self._note(g, m, _PHASES[state], outcome.took_s, now, outcome.why)
+        self._note(g, m, _PHASES[state], took_s, now, why)
 
     def _note(self, g: int, m: int, phase: str, took_s: float, now: str, why: str) -> None:
         """Report a phase that ended, and go on with those that waited for it."""
@@ -424,9 +422,9 @@ class LivePlacement(PlacementSimulation):
             # A start is given up by itself, an end is what is wanted; a sleep or wake may hang.
             if instance.phase is not None and instance.phase.name.endswith(("-load", "-stop")):
                 instance.phase.join()
-            outcome = instance.run(VANISHING, lambda: True)
-            if outcome.why:
-                _log.error("%s: %s", instance.name, outcome.why)
+            _, why = instance.run(VANISHING, lambda: True)
+            if why:
+                _log.error("%s: %s", instance.name, why)
 
         stopped = threading.Event()
 

@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.live.backend import Connections
@@ -81,21 +81,6 @@ class VllmServer:
         """End all its processes, if there are any."""
         self._launcher.down(self.limits.stop_s)
 
-    def sleep(self) -> None:
-        """Put it to sleep, after requests of others that are in flight; or an InfraMindError."""
-        ask(self.url + _SLEEP, method="POST", limit_s=self.limits.sleep_s)
-
-    def wake(self) -> None:
-        """Wake it up; an InfraMindError where it does not answer."""
-        ask(f"{self.url}/wake_up", method="POST", limit_s=self.limits.wake_s)
-
-
-class Outcome(NamedTuple):
-    """End of a phase."""
-
-    took_s: float
-    why: str = ""  # it failed
-
 
 class Instance:
     """One model on one block of GPUs; `connect` makes the connections to a server that is up."""
@@ -111,16 +96,17 @@ class Instance:
         self._connect = connect
         self._one_ends = threading.Lock()
 
-    def run(self, phase: int, cancelled: Callable[[], bool]) -> Outcome:
-        """Go through a phase; never raises."""
+    def run(self, phase: int, cancelled: Callable[[], bool]) -> tuple[float, str]:
+        """Go through a phase; return how long it took, in s, and why it failed ("": it did not)."""
         began_s, why = time.monotonic(), ""
+        url, limits = self.server.url, self.server.limits
         try:
             if phase == LOADING:
                 self.link = self._connect(self.server.start(cancelled))
             elif phase == WAKING:
-                self.server.wake()
+                ask(f"{url}/wake_up", method="POST", limit_s=limits.wake_s)
             elif phase == SLEEPING:
-                self.server.sleep()
+                ask(url + _SLEEP, method="POST", limit_s=limits.sleep_s)
             elif phase == VANISHING:
                 self._end()
             if phase in (LOADING, WAKING) and self.link is not None:
@@ -136,7 +122,7 @@ class Instance:
                 self._end()
             except InfraMindError as error:
                 why = f"{why}; {error}"
-        return Outcome(took_s, why)
+        return took_s, why
 
     def send(self, on_result: Callable[[ChatResult], object], *request: Any, **more: Any) -> None:
         """Send a call, as `Connections.chat`, to the server; calls `on_result` on the loop."""
