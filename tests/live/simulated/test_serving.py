@@ -186,7 +186,7 @@ def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
         ({"kind": "kill", "for_s": 3.0}, ("down", "unreachable"), ("broken", "unreachable")),
         ({"kind": "hang"}, ("timeout",), ("timeout",)),
         ({"kind": "error"}, ("busy",), ("truncated",)),
-        ({"kind": "garbage"}, ("garbled",), ("garbled",)),
+        ({"kind": "garbage"}, ("garbled", "down"), ("garbled",)),
     ],
 )
 def test_a_fault_is_met_by_clients(query: Any, status: Any, after: Any) -> None:
