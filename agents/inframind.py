@@ -49,8 +49,8 @@ from agents.planner_network import PlannerNet, plan_of
 from agents.runs import (
     BEST,
     Array,
-    EnvChoice,
     Run,
+    WorldChoice,
     load_state,
     load_weights,
     seed_of,
@@ -141,7 +141,7 @@ class InfraMindConfig(StrictModel):
     reward: Literal["solved", "goodput"] = "solved"
     # of routes when it plays and is validated, with the likeliest plan; 0: the likeliest route
     temperature: NonNegative = 0.0
-    env: EnvChoice = EnvChoice()  # the world; `num_queries` is the length of a sweep
+    env: WorldChoice = WorldChoice()  # the world; `num_queries` is the length of a sweep
     budgets: Literal["tiers", "log_uniform"] = "tiers"  # log_uniform: between 5 and 300 s
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
     # "side_by_side": all rates at once, a batch mixes them

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.configs import Positive, PositiveInt, StrictModel
+from inframind_gym.configs import Positive, StrictModel
+from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.tracker import Tracker
 from inframind_gym.policies import checkpoint
 from inframind_gym.simulator import SIMULATOR_VERSION
-from inframind_gym.simulator.server.pool import Scheduler
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,25 +41,20 @@ class StreamWorld(StrictModel):
     capacity_per_min: Positive | None = None  # load 1; None: that of the informed bound
 
 
-class WorldChoice(StrictModel):
-    """The environment that a policy is trained in.
+class WorldChoice(EnvConfig):
+    """The environment that a policy is trained in; what the training decides itself is replaced.
 
-    Keys are those of `inframind_gym.envs.routing_config.EnvConfig`. Budgets are drawn from the
-    workload's tiers; tasks come from the split "train", and those of the validation from "val".
+    Budgets are drawn from the workload's tiers; tasks come from the split "train", and those of the
+    validation from "val".
     """
 
-    pool: str = "b200-2gpu"
     workload: str = "all"
-    tasks: str = "builtin"
-    arrivals: str | dict[str, Any] = "poisson"
-    scheduler: Scheduler | None = None
-    execution: Literal["parallel", "sequential"] | None = None
-    agents: dict[str, Any] | None = None
-    metrics_poll_s: Positive | None = None  # between two polls of the telemetry; None: the pool's
+    split: Literal["train", "val", "test", "all"] = "train"
 
     def arguments(self, split: str) -> dict[str, Any]:
         """Keyword arguments of the environment."""
-        return {**self.model_dump(), "split": split}
+        chosen = self.model_dump(mode="json", exclude_defaults=True)
+        return {**chosen, "workload": self.workload, "split": split}
 
     def among(self, worlds: Sequence[StreamWorld]) -> list[StreamWorld]:
         """Return the worlds of a training, each with its capacity.
@@ -79,13 +74,6 @@ class WorldChoice(StrictModel):
                 capacity = bound_of(scenario).capacity_per_min()
                 chosen[i] = place.model_copy(update={"capacity_per_min": capacity})
         return chosen
-
-
-class EnvChoice(WorldChoice):
-    """The same with the length of an episode and what is seen of the servers."""
-
-    num_queries: PositiveInt | None = None  # in one episode; without it the workload's
-    system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
 
 
 def episodes(
