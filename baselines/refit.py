@@ -25,9 +25,8 @@ import numpy as np
 
 from baselines.recipes import MOST_AGENTS, RecipeOfRow, candidates
 from inframind_gym.envs.core import Floats, Ints
-from inframind_gym.errors import unknown
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.cells import Cell, Place, content_hash, name_of
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.queries import names_of
 from inframind_gym.evaluation.refits import Fit, add_fits, load_refits
 from inframind_gym.evaluation.scenarios import load_track
@@ -98,7 +97,7 @@ def fit_recipes(
         Policy -> place -> fit, as `Refits.fits` has them.
 
     Raises:
-        BenchmarkError: The budget does not allow three recipes, or no scenario of the track has a
+        ConfigError: The budget does not allow three recipes, or no scenario of the track has a
             workload of `fit_on`.
     """
     loads = suite.at(track, scenario, 1.0).track.loads
@@ -115,7 +114,7 @@ def fit_recipes(
         left = queries - budget.used
         share = left if last else left // 2  # longer streams need the rest
         if share < once:
-            raise BenchmarkError(
+            raise ConfigError(
                 f"{track}/{scenario}: a recipe takes {once:,} queries in round {number} of "
                 f"{len(rounds)}, and {share:,} of {queries:,} are left for it."
             )
@@ -160,7 +159,7 @@ def fit_router(suite: TrackSuite, track: str, scenario: str, router: str, querie
         for plan in plans:
             scores[plan] = _share(suite, track, sources, f"planned:{plan}:{router}", of, budget)
             if budget.used > queries:
-                raise BenchmarkError(f"{track}/{scenario}: {router} needs more than {queries:,}.")
+                raise ConfigError(f"{track}/{scenario}: {router} needs more than {queries:,}.")
         found.update(scores)
         return sorted(scores, key=lambda plan: -scores[plan])
 
@@ -260,7 +259,7 @@ def _sources(suite: TrackSuite, track: str, scenario: str) -> list[str]:
         if other.workload in played.scenario.fit_on and name != scenario
     ]
     if not found:
-        raise BenchmarkError(f"{track}/{scenario}: no scenario has a workload of its fit_on.")
+        raise ConfigError(f"{track}/{scenario}: no scenario has a workload of its fit_on.")
     return found
 
 
@@ -319,7 +318,7 @@ def places_of(names: Sequence[str]) -> list[tuple[str, str]]:
         track, _, scenario = (name, "", "") if whole else name.rpartition("/")
         known = load_track(track).scenarios
         if scenario and scenario not in known:
-            raise BenchmarkError(f"{track}: {unknown('scenario', scenario, tuple(known))}")
+            raise ConfigError(f"{track}: {unknown('scenario', scenario, tuple(known))}")
         found += [(track, one) for one in ((scenario,) if scenario else known)]
     return found
 
@@ -386,7 +385,7 @@ def enter_fit(path: Path, text: str, places: Sequence[str], budget_queries: int)
     policy, _, rest = text.partition("=")
     plays, _, queries = rest.rpartition(":")
     if not policy or not plays or not queries.isdecimal():
-        raise BenchmarkError(
+        raise ConfigError(
             f"--enter: {text!r} is not POLICY=PLAYS:QUERIES, for example "
             "bid_price=bid_price:runs/x/best:9000000."
         )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.pages import RULE, csv_text, refresh, save_all, table
 from benchmarks.results import RECORDS
-from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.tracker import METRICS, read_metrics
 from inframind_gym.files import replace_text
 from inframind_gym.policies import checkpoint
@@ -56,7 +56,7 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
     """Record the metrics of finished trainings; those of the same names are replaced.
 
     Raises:
-        BenchmarkError: A folder holds no metrics of a training of `ppo_lagrangian`.
+        ConfigError: A folder holds no metrics of a training of `ppo_lagrangian`.
     """
     names = [*(f"{n}/load/{x:g}" for n in CURVES for x in LOADS), *CURVES, *VALIDATION, *BY_LOAD]
     rows: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
         for metrics in read_metrics(path) if path.is_file() else ():
             by_step.setdefault(int(metrics["step"]), {}).update(metrics)
         if not any("lagrange/mu" in metrics for metrics in by_step.values()):
-            raise BenchmarkError(
+            raise ConfigError(
                 f"{run}: holds no metrics of ppo_lagrangian. Name a folder that `inframind train "
                 "ppo_lagrangian --out FOLDER` has written."
             )

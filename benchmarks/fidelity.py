@@ -29,9 +29,8 @@ from inframind_gym.calibration.report import (
 )
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
-from inframind_gym.errors import friendly, require
+from inframind_gym.errors import ConfigError, friendly, require
 from inframind_gym.evaluation.cli import app
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.files import replace_text
 from inframind_gym.progress import say
 from inframind_gym.simulator.estimate.roofline import Server, find_architecture, find_gpu, hardware
@@ -114,7 +113,7 @@ def fidelity(
     with friendly():
         page, folder = out / PAGE, out / "fidelity"
         if not page.exists():
-            raise BenchmarkError(f"{page} does not exist: its prose is written by hand.")
+            raise ConfigError(f"{page} does not exist: its prose is written by hand.")
         require("matplotlib", "drawing figures", "plot")
         logs = [log_evidence(data / "vllm_traces" / name, log) for name, log in LOGS.items()]
         cells = read_runs(data / "measured_runs.json")

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from inframind_gym.errors import require, unknown
-from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.errors import ConfigError, require, unknown
 from inframind_gym.evaluation.tables import Table, to_markdown
 from inframind_gym.files import replace_text
 
@@ -74,19 +73,19 @@ def refresh(page: Path, blocks: Mapping[str, str], *, check: bool = False) -> bo
     """Refresh the regions of a page, by name, or only check it; return True if it was up to date.
 
     Raises:
-        BenchmarkError: The page cannot be read, or has a region without a block.
+        ConfigError: The page cannot be read, or has a region without a block.
         InfraMindError: It cannot be written.
     """
 
     def region(match: re.Match[str]) -> str:
         if match[2] not in blocks:
-            raise BenchmarkError(unknown("table", match[2], blocks))
+            raise ConfigError(unknown("table", match[2], blocks))
         return f"{match[1]}\n{blocks[match[2]]}\n\n{match[3]}"
 
     try:
         old = page.read_text(encoding="utf-8")
     except OSError as error:
-        raise BenchmarkError(f"{page}: {error.strerror}.") from None
+        raise ConfigError(f"{page}: {error.strerror}.") from None
     new = _REGION.sub(region, old)
     if new != old and not check:
         replace_text(page, new)
@@ -110,4 +109,4 @@ def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> None:
                     folder / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None}
                 )
     except OSError as error:
-        raise BenchmarkError(f"{error.filename}: {error.strerror or error}.") from None
+        raise ConfigError(f"{error.filename}: {error.strerror or error}.") from None

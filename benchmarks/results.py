@@ -22,8 +22,8 @@ import numpy as np
 import yaml
 
 from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, load_results
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.evaluation.track_board import over_bound, ranked_policies, scores_table
@@ -65,7 +65,7 @@ def record(folder: Path, records: Path = RECORDS) -> Path:
     """
     results = load_results(folder)
     if results.missing:
-        raise BenchmarkError(f"{folder}: {results.notes()[0]}.")
+        raise ConfigError(f"{folder}: {results.notes()[0]}.")
     board, header, out = leaderboard(results), results.header, records / folder.resolve().name
     left = ("rows", "ranking", "folder", "timing", "notes", "intervals")
     kept = {k: v for k, v in board.items() if k not in left and not k.startswith("by_")}
@@ -111,7 +111,7 @@ def read_board(name: str, records: Path = RECORDS) -> dict[str, Any]:
     """Read a record: the board, with `origin` beside it.
 
     Raises:
-        BenchmarkError: There is none, or it is damaged.
+        ConfigError: There is none, or it is damaged.
     """
     folder = records / name
     try:
@@ -119,7 +119,7 @@ def read_board(name: str, records: Path = RECORDS) -> dict[str, Any]:
         origin = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
         return {**parse_json(text, "the text"), "origin": origin}
     except (OSError, EOFError, ValueError, yaml.YAMLError) as error:
-        raise BenchmarkError(
+        raise ConfigError(
             f"{folder} is no record: {error}. Make it: python -m benchmarks results FOLDER"
         ) from None
 

@@ -18,7 +18,7 @@ class InfraMindError(ValueError):
 
 
 class ConfigError(InfraMindError):
-    """A pool, workload, suite, arrival specification or environment argument is wrong."""
+    """A file, folder, argument or command line that cannot be used; the message has the remedy."""
 
 
 class TaskError(ConfigError):

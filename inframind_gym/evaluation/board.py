@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.cells import Cell, Place, in_order
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.metrics import Layout
 from inframind_gym.evaluation.stats import (
     CONFIDENCE,
@@ -111,7 +111,7 @@ def load_results(folder: Path) -> Results:
     try:
         layout = family.layout(header)
     except (KeyError, TypeError):
-        raise BenchmarkError(
+        raise ConfigError(
             f"{folder}: run.json was written by another version of the benchmark."
         ) from None
     planned, left_out = header.get("planned", {}), header.get("left_out", {})
@@ -128,7 +128,7 @@ def load_results(folder: Path) -> Results:
             episodes[one.cell] = Episode.of(layout, one.columns)
     if not episodes:
         torn = f" ({damaged} damaged files)" if damaged else ""
-        raise BenchmarkError(
+        raise ConfigError(
             f"{folder} holds no finished cell yet{torn}. Run the command that made it again."
         )
     lacking = {policy: list(cells.values()) for policy, cells in missing.items() if cells}

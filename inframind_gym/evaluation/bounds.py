@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.routing import StreamEnv
 from inframind_gym.envs.routing_simulation import RoutingSimulation
-from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
 from inframind_gym.evaluation.scenarios import (
     Limits,
@@ -132,7 +132,7 @@ def maximise(
 
     result = linprog(-value, A_ub=matrix, b_ub=limit, bounds=(0.0, None), method="highs")
     if result.status != 0:
-        raise BenchmarkError(f"the linear program of a bound was not solved: {result.message}")
+        raise ConfigError(f"the linear program of a bound was not solved: {result.message}")
     prices = -np.asarray(result.ineqlin.marginals, np.float64)
     return -float(result.fun), np.asarray(result.x, np.float64), prices
 

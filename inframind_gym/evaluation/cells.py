@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.posterior import split_draw
 
 Place = tuple[Any, ...]  # the coordinates of a cell between policy and seed
@@ -142,13 +142,13 @@ def check_names(configurations: Iterable[str]) -> None:
     """Check that results, which go by names of files, can tell configurations apart.
 
     Raises:
-        BenchmarkError: Two of them have one name.
+        ConfigError: Two of them have one name.
     """
     first: dict[str, str] = {}
     for one in configurations:
         other = first.setdefault(name_of(one), one)
         if other != one:
-            raise BenchmarkError(
+            raise ConfigError(
                 f"{other} and {one} are both called {name_of(one)!r} in results, which go by the "
                 "names of files. Rename one of them."
             )

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from inframind_gym.errors import friendly
-from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.errors import ConfigError, friendly
 from inframind_gym.progress import say
 
 _TYPER: Final[dict[str, Any]] = {
@@ -185,7 +184,7 @@ def compare(
         ]
         if missing or len(folders) not in (1, 2):
             wanted = "Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B."
-            raise BenchmarkError(f"{missing[0] if missing else ''}{wanted}")
+            raise ConfigError(f"{missing[0] if missing else ''}{wanted}")
         results = [load_results(Path(folder)) for folder in folders]
         sides = sides_of(results, names)
         comparisons = [compute(a, b) for a, b in sides]
@@ -210,7 +209,7 @@ def report(
     with friendly():
         page = out or folders[0] / "report.html"
         if page.is_file() and not force:
-            raise BenchmarkError(f"{page}: is there already. Overwrite it with --force.")
+            raise ConfigError(f"{page}: is there already. Overwrite it with --force.")
         write_report(folders, page)
         print(page)
 

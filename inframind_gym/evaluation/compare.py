@@ -8,10 +8,9 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from inframind_gym.errors import shortened, unknown
+from inframind_gym.errors import ConfigError, shortened, unknown
 from inframind_gym.evaluation.board import MIN_SEEDS, Results
 from inframind_gym.evaluation.cells import Place
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.metrics import Metric
 from inframind_gym.evaluation.stats import NUM_RESAMPLES, Estimate
 from inframind_gym.evaluation.store import differences
@@ -30,7 +29,7 @@ class Side:
         """Check that the folder has the policy."""
         if self.policy not in self.results.policies:
             message = unknown("policy", self.policy, self.results.policies)
-            raise BenchmarkError(f"{self.results.folder}: {message}")
+            raise ConfigError(f"{self.results.folder}: {message}")
 
 
 def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Side, Side]]:
@@ -42,13 +41,13 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
             not, else all that both have.
 
     Raises:
-        BenchmarkError: A folder has no such policy, or there is nothing to choose.
+        ConfigError: A folder has no such policy, or there is nothing to choose.
     """
     a, b = results[0], results[-1]
     if len(names) == 2:
         return [(Side(a, names[0]), Side(b, names[1]))]
     if a is b or names:
-        raise BenchmarkError(
+        raise ConfigError(
             f"compare takes two policies of {a.folder}, got {len(names)}. "
             f"It has: {', '.join(a.policies)}."
         )
@@ -57,7 +56,7 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
         return [(Side(a, own[0][0]), Side(b, own[1][0]))]
     pairs = [(Side(a, name), Side(b, name)) for name in a.policies if name in b.policies]
     if not pairs:
-        raise BenchmarkError("two folders without a common policy; name two: DIR_A DIR_B A B.")
+        raise ConfigError("two folders without a common policy; name two: DIR_A DIR_B A B.")
     return pairs
 
 
@@ -121,18 +120,18 @@ def compare(a: Side, b: Side, *, num_resamples: int = NUM_RESAMPLES) -> dict[str
         ``b``, ``difference`` and ``difference_ci95``; ``notes`` for the reader.
 
     Raises:
-        BenchmarkError: The sides have no episode in common.
+        ConfigError: The sides have no episode in common.
     """
     family = a.results.family
     if family is not b.results.family:
-        raise BenchmarkError(
+        raise ConfigError(
             f"{a.results.folder} and {b.results.folder} hold results of different families: they "
             "cannot be paired."
         )
     common = common_episodes([a, b])
     if not common:
         axes = [axis.label.partition("/")[0] for axis in family.axes]
-        raise BenchmarkError(
+        raise ConfigError(
             f"{a.policy} ({a.results.folder}) and {b.policy} ({b.results.folder}) have no episode "
             f"of the same {', '.join(axes)}, seed and length: there is nothing to pair."
         )

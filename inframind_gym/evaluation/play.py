@@ -8,6 +8,7 @@ simulation is still there to be read.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -17,12 +18,45 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from inframind_gym.envs.core import check_actions, checked_arguments
+from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.cells import Cell
-from inframind_gym.evaluation.errors import PolicyFailedError, blame
-from inframind_gym.timeouts import time_limit
+from inframind_gym.timeouts import HungError, time_limit
 
 Fields = dict[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
 Played = tuple[Cell, Fields]
+
+
+class PolicyFailedError(InfraMindError):
+    """A policy cannot play, raised an error, or gave no valid action or none in time.
+
+    It has a trace of an error that is neither wrong input nor a wrong action.
+    """
+
+    def __init__(self, policy: str, reason: str, trace: str = "") -> None:
+        super().__init__(policy, reason, trace)
+        self.policy, self.reason, self.trace = policy, reason, trace
+
+    def __str__(self) -> str:
+        return f"policy {self.policy}: {self.reason}" + (f"\n\n{self.trace}" if self.trace else "")
+
+
+@contextmanager
+def blame(cells: Sequence[Any]) -> Iterator[None]:
+    """Turn whatever the policy of cells raises, or that it hangs, into an error that names it."""
+    policy = cells[0].policy
+    try:
+        yield
+    except PolicyFailedError:
+        raise
+    except InfraMindError as error:
+        raise PolicyFailedError(policy, str(error)) from error
+    except (Exception, SystemExit, HungError) as error:
+        trace = "".join(traceback.format_exception(error))
+        reason = f"failed with {type(error).__name__}: {error}"
+        if isinstance(error, HungError):
+            where = f"{cells[0]}, the first of a batch of {len(cells)}"
+            reason = f"did not answer in {error.args[0]:g} s (policy_limit_s): {where}"
+        raise PolicyFailedError(policy, reason, trace) from error
 
 
 class Batch:

@@ -17,7 +17,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from inframind_gym.configs import NonNegativeInt, StrictModel, load_yaml_model, validate
-from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.errors import ConfigError
 from inframind_gym.files import replace_text
 
 
@@ -77,12 +77,12 @@ def add_fits(path: Path, budget_queries: int, fits: Mapping[str, Mapping[str, Fi
     """Add fits to a file, which need not exist.
 
     Raises:
-        BenchmarkError: The file has fits of another budget, or one has used more.
+        ConfigError: The file has fits of another budget, or one has used more.
         ConfigError: It cannot be read, or trainings of a policy differ in their number.
     """
     old = load_refits(path) if path.is_file() else Refits(budget_queries=budget_queries)
     if old.budget_queries != budget_queries:
-        raise BenchmarkError(
+        raise ConfigError(
             f"{path}: its fits had {old.budget_queries:,} simulated queries each, not "
             f"{budget_queries:,}: fits are compared at one budget. Choose another file with --out."
         )
@@ -91,7 +91,7 @@ def add_fits(path: Path, budget_queries: int, fits: Mapping[str, Mapping[str, Fi
         merged.setdefault(name, {}).update(own)
         for place, fit in own.items():
             if fit.queries > budget_queries:
-                raise BenchmarkError(
+                raise ConfigError(
                     f"{name} at {place} used {fit.queries:,} simulated queries; the budget of "
                     f"{path} is {budget_queries:,}."
                 )

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, list_configs, within
 from inframind_gym.envs.routing_config import RANGES
-from inframind_gym.errors import InfraMindError, require_within, unknown
+from inframind_gym.errors import ConfigError, InfraMindError, require_within, unknown
 from inframind_gym.evaluation.cells import (
     Axis,
     Cell,
@@ -28,8 +28,7 @@ from inframind_gym.evaluation.cells import (
     file_hash,
     name_of,
 )
-from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
-from inframind_gym.evaluation.play import Batch, Played, Player
+from inframind_gym.evaluation.play import Batch, Played, Player, PolicyFailedError
 from inframind_gym.evaluation.queries import METRICS, SHARES, QueryBatch, QueryLayout, names_of
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.evaluation.tables import Table, short
@@ -137,7 +136,7 @@ def datasets_of(tasks: str, split: str) -> tuple[str, ...]:
     from inframind_gym.tasks import load_tasks
 
     if not Path(tasks).is_dir():
-        raise BenchmarkError(f"tasks: there is no folder {tasks}.")
+        raise ConfigError(f"tasks: there is no folder {tasks}.")
     return tuple(dict.fromkeys(load_tasks(tasks, split=split).datasets))
 
 
@@ -340,7 +339,7 @@ class RoutingSuite(StreamSuite):
             names, shipped = tuple(dict.fromkeys(played)), list_configs("workloads")
             for name in names:
                 if name in datasets and name not in shipped:
-                    raise BenchmarkError(
+                    raise ConfigError(
                         f"{self.tasks} holds questions of {name!r}: "
                         f"{unknown('workload', name, shipped)} Write a workload for them and name "
                         "its file with --set workloads=FILE."
@@ -351,7 +350,7 @@ class RoutingSuite(StreamSuite):
             for part in load_profiles(workload).values():
                 part.profile.require_models(aliases)
             if datasets is not None and workload.dataset not in (None, *datasets):
-                raise BenchmarkError(
+                raise ConfigError(
                     f"workload {name} asks questions of {workload.dataset!r}; {self.tasks} has "
                     f"those of {', '.join(datasets) or 'nothing'}."
                 )
@@ -501,7 +500,7 @@ class LivePlayer(Player):
             servers = batch.simulation.servers
             if isinstance(error, PolicyFailedError) or servers is None or servers.watcher.up:
                 raise
-            raise BenchmarkError(
+            raise ConfigError(
                 f"{batch.cells[0]}: {error}. Finished cells are kept, and so are the calls of this "
                 f"one ({self.log}). Bring the servers up (inframind pool up --pool "
                 f"{self.suite.pool}); the same command goes on from there."

@@ -14,8 +14,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.cells import Cell, without_draw
-from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.evaluation.play import PolicyFailedError
 from inframind_gym.evaluation.store import REQUESTS, Finished, ResultStore, plan
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.progress import ProgressReport, say
@@ -58,7 +59,7 @@ def run(
         command: The command line, for the record.
 
     Raises:
-        BenchmarkError: The folder cannot be used, no policy can play, the disk is full, or there
+        ConfigError: The folder cannot be used, no policy can play, the disk is full, or there
             are no live servers to show metrics of.
     """
     began = time.monotonic()
@@ -93,7 +94,7 @@ def run(
         left_out = store.header["left_out"]
         if set(suite.policies) <= set(left_out):
             reasons = "; ".join(f"{name}: {left_out[name]}" for name in suite.policies)
-            raise BenchmarkError(f"no policy can play: {reasons}")
+            raise ConfigError(f"no policy can play: {reasons}")
     return RunSummary(len(ids), computed, kept, time.monotonic() - began, stopped)
 
 
@@ -193,7 +194,7 @@ def in_parallel(
     Jobs are begun in their order, if they are still `wanted` then; `work` is a module's function.
 
     Raises:
-        BenchmarkError: A process has died.
+        ConfigError: A process has died.
     """
     if workers == 1:
         yield from ((job, work(job)) for job in jobs if wanted(job))
@@ -207,7 +208,7 @@ def in_parallel(
             for i, result in Parallel(return_as="generator_unordered", batch_size=1)(todo):
                 yield jobs[i], result
         except TerminatedWorkerError as error:
-            raise BenchmarkError(
+            raise ConfigError(
                 f"a process died ({str(error).split('.')[0]}). What has finished is kept: the same "
                 "command goes on from there. If memory ran out, use fewer --workers."
             ) from None

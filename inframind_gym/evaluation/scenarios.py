@@ -23,8 +23,8 @@ from inframind_gym.configs import (
     load_yaml_model,
     within,
 )
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.cells import content_hash
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.server.faults import Fault, Faults
 from inframind_gym.simulator.server.pool import load_pool
@@ -186,7 +186,7 @@ def load_limits(name_or_path: str) -> dict[str, Limits]:
     """
     path, limits = kept_limits(name_or_path)
     if missing := [name for name in load_track(name_or_path).scenarios if name not in limits]:
-        raise BenchmarkError(
+        raise ConfigError(
             f"{path}: the capacity of {', '.join(missing)} is not known. Compute it, "
             f"in minutes: inframind bench limits {name_or_path}"
         )

@@ -34,8 +34,8 @@ from pydantic import BaseModel, create_model
 
 import inframind_gym
 from inframind_gym.configs import validate
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.cells import Cell, content_hash, file_hash
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.metrics import TAIL, Columns, Layout
 from inframind_gym.evaluation.suite import Suite, family_of
 from inframind_gym.files import MOST_BYTES, parse_json, read_bytes, replace_text
@@ -183,7 +183,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     path = folder / HEADER
     if not path.exists():
         what = "holds no results" if folder.is_dir() else "does not exist"
-        raise BenchmarkError(
+        raise ConfigError(
             f"{folder} {what} (no {HEADER}). "
             f"Make some: inframind bench run --suite starter --out {folder}"
         )
@@ -191,12 +191,12 @@ def read_header(folder: Path) -> dict[str, Any]:
         header: Any = parse_json(read_bytes(path).decode(), "the text", MOST_BYTES)
         written = header["settings"].get("format", FORMAT)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BenchmarkError(
+        raise ConfigError(
             f"{path} is damaged ({error}). Restore it from a copy, or run the command again in "
             "another folder."
         ) from None
     if written != FORMAT:
-        raise BenchmarkError(
+        raise ConfigError(
             f"{folder} was written in format {written} of the benchmark, this is format {FORMAT}. "
             "Choose another folder, or delete this one to start over."
         )
@@ -344,7 +344,7 @@ def read_cells(folder: Path) -> Iterator[Finished | None]:
     A file that is damaged is yielded first, as None.
 
     Raises:
-        BenchmarkError: `run.json` cannot be used.
+        ConfigError: `run.json` cannot be used.
     """
     family = family_of(read_header(folder)["suite"])
     batches = [_read(path, family) for path in sorted((folder / RECORDS).glob("*.parquet"))]
@@ -377,7 +377,7 @@ class ResultStore:
     cells, bounds and specs are merged with those of earlier runs.
 
     Raises:
-        BenchmarkError: The folder belongs to other settings, is in use, or cannot be written.
+        ConfigError: The folder belongs to other settings, is in use, or cannot be written.
     """
 
     folder: Path  # created if needed
@@ -390,13 +390,11 @@ class ResultStore:
                 (self.folder / RECORDS).mkdir(parents=True, exist_ok=True)
                 self._lock = stack.enter_context((self.folder / _LOCK).open("w"))
             except OSError as error:
-                raise BenchmarkError(
-                    f"{self.folder} cannot be written: {error.strerror}."
-                ) from None
+                raise ConfigError(f"{self.folder} cannot be written: {error.strerror}.") from None
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BenchmarkError(
+                raise ConfigError(
                     f"{self.folder} is in use by another run. Wait for it, or choose another "
                     "folder."
                 ) from None
@@ -419,7 +417,7 @@ class ResultStore:
             old = read_header(self.folder)
             differing = differences(old, header)
             if differing and self.finished:
-                raise BenchmarkError(
+                raise ConfigError(
                     f"{self.folder} holds results of other settings: {'; '.join(differing)}. "
                     "Choose another folder, or delete this one to start over."
                 )
@@ -434,9 +432,7 @@ class ResultStore:
                 header["bounds"] = sorted({*old.get("bounds", ()), *header["bounds"]})
                 header["runs"] = [*old["runs"], *header["runs"]]
         elif self.finished:
-            raise BenchmarkError(
-                f"{self.folder} has results, but no {HEADER}. Choose another folder."
-            )
+            raise ConfigError(f"{self.folder} has results, but no {HEADER}. Choose another folder.")
         for path in damaged:
             path.unlink()
         self._write_header()
@@ -449,7 +445,7 @@ class ResultStore:
         """Add finished cells; when this returns they survive a kill or a loss of power.
 
         Raises:
-            BenchmarkError: The disk is full or fails; what was finished before stays readable.
+            ConfigError: The disk is full or fails; what was finished before stays readable.
         """
         import pyarrow.parquet as pq
 
@@ -465,7 +461,7 @@ class ResultStore:
             new.replace(path)
         except OSError as error:
             new.unlink(missing_ok=True)
-            raise BenchmarkError(
+            raise ConfigError(
                 f"{path} cannot be written: {error.strerror or error}. Finished cells are kept: "
                 "make room and run the same command again."
             ) from None

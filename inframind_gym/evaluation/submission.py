@@ -31,11 +31,11 @@ import numpy as np
 from pydantic import BaseModel, Field, field_validator
 
 from inframind_gym.configs import Name, NonNegativeInt, StrictModel, list_configs, validate
-from inframind_gym.errors import InfraMindError, shortened, unknown
+from inframind_gym.errors import ConfigError, InfraMindError, shortened, unknown
 from inframind_gym.evaluation import store
 from inframind_gym.evaluation.board import Results
 from inframind_gym.evaluation.cells import Cell, content_hash
-from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.evaluation.play import PolicyFailedError
 from inframind_gym.evaluation.runner import play as play_cells
 from inframind_gym.evaluation.stats import Episode
 from inframind_gym.evaluation.suite import Suite, load_suite
@@ -111,9 +111,9 @@ def check(folder: Path) -> Checked:
     for name in sorted({*there, *submission.files}):
         if there.get(name) != submission.files.get(name):
             what = "is missing" if name not in there else "is not what was submitted"
-            raise BenchmarkError(f"{folder / name} {what}: its checksum is not that of {MANIFEST}.")
+            raise ConfigError(f"{folder / name} {what}: its checksum is not that of {MANIFEST}.")
     if (folder.parent.name, folder.name) != (submission.suite, submission.name):
-        raise BenchmarkError(
+        raise ConfigError(
             f"{folder}: the submission belongs into a folder {submission.suite}/{submission.name}."
         )
     with chdir(folder):
@@ -125,19 +125,19 @@ def check(folder: Path) -> Checked:
         line = validate(content, _Line, source=str(folder / CELLS))
         cell = missing.pop(line.id, None)
         if cell is None:
-            raise BenchmarkError(
+            raise ConfigError(
                 f"{folder} has the cell {line.id} twice, or its suite does not plan it."
             )
         try:
             sums = np.array(line.sums)
             results.layout.evaluate(sums.sum(axis=0))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise BenchmarkError(f"{folder}: {cell} cannot be read ({error!r:.100}).") from None
+            raise ConfigError(f"{folder}: {cell} cannot be read ({error!r:.100}).") from None
         checked.digests[cell] = line.digest
         results.episodes[cell] = Episode(line.records, sums, *no_tail)
     if missing:
         where = [cell.where for cell in missing.values()]
-        raise BenchmarkError(
+        raise ConfigError(
             f"{folder} has {len(ids) - len(where)} of the {len(ids)} cells of {submission.suite}. "
             "A submission has every seed and cell of its suite; missing: "
             f"{'; '.join(where[:3])}{'; …' if where[3:] else ''}."
@@ -149,23 +149,23 @@ def digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file of a submission but its manifest, by path.
 
     Raises:
-        BenchmarkError: A file has no place in a submission, is a link, or all are too large.
+        ConfigError: A file has no place in a submission, is a link, or all are too large.
     """
     found, size = {}, 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            raise BenchmarkError(f"{path}: a submission holds plain files and no links.")
+            raise ConfigError(f"{path}: a submission holds plain files and no links.")
         if path.is_dir():
             continue
         if name not in _PARTS and path.suffix not in _SUFFIXES:
-            raise BenchmarkError(
+            raise ConfigError(
                 f"{path}: has no place in a submission, which holds {', '.join(_PARTS)} and files "
                 f"that end with {', '.join(_SUFFIXES)}."
             )
         size += path.stat().st_size
         if size > MOST_SUBMITTED_BYTES:
-            raise BenchmarkError(f"{folder}: has more than {MOST_SUBMITTED_BYTES:,} bytes.")
+            raise ConfigError(f"{folder}: has more than {MOST_SUBMITTED_BYTES:,} bytes.")
         if name != MANIFEST:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
@@ -185,24 +185,24 @@ def _planned(
     """
     shipped, policy = list_configs("suites"), submission.policy
     if submission.suite not in shipped:
-        raise BenchmarkError(
+        raise ConfigError(
             f"{unknown('suite', submission.suite, shipped)} A submission is a run of one of these."
         )
     suite = load_suite(submission.suite, {"policies": (policy,)}).resolve()
     if policy.strip().split(":")[0] not in POLICIES[suite.players]:
-        raise BenchmarkError(
+        raise ConfigError(
             f"{policy}: is no policy of this package. Those of your own are added to it "
             "(docs/submissions.md)."
         )
     command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
     header, _ = store.plan(suite, command)
     if header["bounds"]:
-        raise BenchmarkError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
+        raise ConfigError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
     # How live servers would be called matters to no simulated result.
     there = {n: stated["settings"][n] for n in (*_PACKAGES, "live") if n in stated["settings"]}
     header["settings"] |= there
     if differing := store.differences(stated, header):
-        raise BenchmarkError(
+        raise ConfigError(
             f"{submission.name} is not a run of the suite {submission.suite} as it is shipped here:"
             f" {shortened('; '.join(differing), 600)}. Run the suite again."
         )
@@ -244,7 +244,7 @@ def prepare(
     if policy is None and len(known) == 1:
         policy = known[0]
     if policy not in known:
-        raise BenchmarkError(f"{run} has {', '.join(known)}. Choose one with --policy.")
+        raise ConfigError(f"{run} has {', '.join(known)}. Choose one with --policy.")
     about = {"name": name, "authors": authors, "training_queries": training_queries}
     content = {**about, "suite": stated["suite"]["name"], "policy": policy}
     submission = validate(content, Submission, source="submission")
@@ -277,7 +277,7 @@ def prepare(
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(folder, target)
         except OSError as error:
-            raise BenchmarkError(f"{target}: cannot be written ({error}).") from None
+            raise ConfigError(f"{target}: cannot be written ({error}).") from None
     return target
 
 
@@ -301,7 +301,7 @@ def verify(
     ids = dict(random.Random(seed).sample(list(checked.ids.items()), count))
 
     def fail(error: PolicyFailedError) -> None:
-        raise BenchmarkError(f"{submission.policy} cannot play: {error.reason}")
+        raise ConfigError(f"{submission.policy} cannot play: {error.reason}")
 
     wrong = set(ids)
     report = ProgressReport(sum(map(suite.length, ids)), 0, "replay", suite.unit)
@@ -316,7 +316,7 @@ def verify(
     if wrong:
         versions = ", ".join(f"{name} {results.header['settings'][name]}" for name in _PACKAGES)
         named = sorted(cell.where for cell in wrong)
-        raise BenchmarkError(
+        raise ConfigError(
             f"{len(wrong)} of {count} cells have other records when they are played again: "
             f"{'; '.join(named[:3])}. Made with {versions}; choice {seed}."
         )
@@ -336,7 +336,7 @@ def joined(folder: Path) -> Results:
     damaged, incomplete or of another version is left out, with a warning that says why.
 
     Raises:
-        BenchmarkError: There is no submission that can be shown.
+        ConfigError: There is no submission that can be shown.
     """
     entries: list[Checked] = []
     for path in sorted(folder.glob(f"*/{MANIFEST}")):
@@ -345,7 +345,7 @@ def joined(folder: Path) -> Results:
         except InfraMindError as error:
             say(f"{path.parent} is left out: {error}")
     if not entries:
-        raise BenchmarkError(f"{folder} has no submission that can be shown.")
+        raise ConfigError(f"{folder} has no submission that can be shown.")
     first = entries[0].results
     header: dict[str, Any] = {**first.header, "runs": []}
     header |= {key: {} for key in ("policies", "planned", "plans")}

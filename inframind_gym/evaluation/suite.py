@@ -28,7 +28,6 @@ from inframind_gym.configs import (
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.cells import Axis, Cell, Place, absolute, check_names, name_of
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.metrics import Layout, Metric
 from inframind_gym.evaluation.play import Player
 from inframind_gym.evaluation.tables import Table
@@ -288,11 +287,11 @@ def family_of(content: Mapping[str, Any]) -> type[Suite]:
     """Return the class of a suite, a leaderboard or a comparison that was written as JSON.
 
     Raises:
-        BenchmarkError: There is no family of that kind.
+        ConfigError: There is no family of that kind.
     """
     kind = content.get("kind", "routing")
     if kind not in FAMILIES:
-        raise BenchmarkError(unknown("kind of suite", kind, FAMILIES))
+        raise ConfigError(unknown("kind of suite", kind, FAMILIES))
     module, _, name = FAMILIES[kind].partition(":")
     suite: type[Suite] = getattr(import_module(module), name)
     return suite
@@ -319,7 +318,7 @@ def load_suite(
     content, _ = read_yaml(path)
     try:
         model = family_of(content if isinstance(content, dict) else {})
-    except (BenchmarkError, TypeError) as error:
+    except (ConfigError, TypeError) as error:
         raise ConfigError(f"{path}: kind: {error}") from None
     suite = load_yaml_model(path, model)
     changes = {key: value for key, value in (overrides or {}).items() if value is not None}

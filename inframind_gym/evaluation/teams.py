@@ -14,9 +14,8 @@ from pydantic import Field
 
 from inframind_gym.configs import Name
 from inframind_gym.envs.core import checked_arguments
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.evaluation.cells import Axis, Cell, Place
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
@@ -135,13 +134,13 @@ class TeamSuite(Suite):
         """Return the checked arguments of a scenario.
 
         Raises:
-            BenchmarkError: An argument is unknown or has an impossible value.
+            ConfigError: An argument is unknown or has an impossible value.
         """
         try:
             arguments = self.env_kwargs((scenario,), None)
             return checked_arguments(self.environment().arguments, arguments)
         except InfraMindError as error:
-            raise BenchmarkError(f"scenario {scenario!r}: {error}") from None
+            raise ConfigError(f"scenario {scenario!r}: {error}") from None
 
     def constants(self, config: Any) -> dict[str, Any]:
         """Return what else episodes with these arguments depend on, as JSON."""
@@ -151,7 +150,7 @@ class TeamSuite(Suite):
         """Check the arguments of every scenario.
 
         Raises:
-            BenchmarkError: An argument is unknown or has an impossible value.
+            ConfigError: An argument is unknown or has an impossible value.
         """
         for name in self.scenarios:
             self.config(name)

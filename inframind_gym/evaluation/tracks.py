@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from inframind_gym.configs import list_configs
-from inframind_gym.errors import unknown
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation import track_board
 from inframind_gym.evaluation.cells import Axis, Cell, Place, content_hash, name_of
-from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
 from inframind_gym.evaluation.oracle import make_oracle, work_of_calls
-from inframind_gym.evaluation.play import Fields, Played, Player
+from inframind_gym.evaluation.play import Fields, Played, Player, PolicyFailedError
 from inframind_gym.evaluation.queries import QueryBatch, Window, columns_of, stream_length
 from inframind_gym.evaluation.refits import Refits, load_refits
 from inframind_gym.evaluation.routing import NumQueries, StreamSuite, datasets_of
@@ -392,7 +391,7 @@ class TrackSuite(StreamSuite):
         known = _scenario_names(self._tracks)
         for scenario in self.scenarios or ():
             if scenario not in known:
-                raise BenchmarkError(f"scenarios: {unknown('scenario', scenario, sorted(known))}")
+                raise ConfigError(f"scenarios: {unknown('scenario', scenario, sorted(known))}")
         _ = self._limits, self.fitted
         update: dict[str, Any] = {}
         if self.tasks != "builtin":

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks import agents
 from benchmarks.results import read_board, record, refresh_pages, scenarios_table
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, load_results
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.refits import Fit, add_fits
 from inframind_gym.evaluation.runner import run
 from tests.evaluation.test_tracks import suite
@@ -63,7 +63,7 @@ def test_a_record_has_the_board_and_every_episode(folder: Path, tmp_path: Path) 
 
 
 def test_a_training_is_recorded_by_update(tmp_path: Path) -> None:
-    with pytest.raises(BenchmarkError, match="inframind train ppo_lagrangian"):
+    with pytest.raises(ConfigError, match="inframind train ppo_lagrangian"):
         agents.record([tmp_path], tmp_path)
     lines = ({"step": 9, "lagrange/mu": 0.001}, {"step": 9, "validation/goodput": 0.75})
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))

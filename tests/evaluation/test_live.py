@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import read_cells
@@ -88,7 +88,7 @@ def test_a_run_whose_servers_are_all_killed_ends_and_can_go_on(
         played = suite(pool, "round_robin", num_queries=20, workloads=("mmlu_pro",))
         killer.start()
         wanted = r"seed 1: no model of the pool has been up for 1 s.* cells are kept.* pool up"
-        with pytest.raises(BenchmarkError, match=wanted):
+        with pytest.raises(ConfigError, match=wanted):
             run(played, folder)
         killer.join()
         before = len(each_call_once(folder / "requests.jsonl"))

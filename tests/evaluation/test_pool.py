@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inframind_gym.evaluation.errors import BenchmarkError
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.runner import in_parallel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def test_jobs_are_done_once_and_those_that_are_not_wanted_never(workers: int) ->
 
 
 def test_a_process_that_dies_is_an_error_of_the_run() -> None:
-    with pytest.raises(BenchmarkError, match="a process died"):
+    with pytest.raises(ConfigError, match="a process died"):
         list(in_parallel(dies, [1, 2], 2))
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation import store
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies import resolve_policy
@@ -46,19 +46,19 @@ def test_other_versions_and_weights_are_refused(small, tmp_path, monkeypatch) ->
     assert run(suite, tmp_path / "r").computed == 0
 
     monkeypatch.setattr(store, "SIMULATOR_VERSION", -1)
-    with pytest.raises(BenchmarkError, match=r"other settings: simulator \(there: .*, now: -1\)"):
+    with pytest.raises(ConfigError, match=r"other settings: simulator \(there: .*, now: -1\)"):
         run(suite, tmp_path / "r")
     monkeypatch.undo()
     monkeypatch.setattr(LeastLoadedPolicy, "version", 7)
-    with pytest.raises(BenchmarkError, match=r"policy least_loaded: version \(there: 1, now: 7\)"):
+    with pytest.raises(ConfigError, match=r"policy least_loaded: version \(there: 1, now: 7\)"):
         run(suite, tmp_path / "r")
     monkeypatch.setattr(LeastLoadedPolicy, "version", 1)
     monkeypatch.setattr(LeastLoadedPolicy, "fingerprint", "other weights", raising=False)
-    with pytest.raises(BenchmarkError, match=r"policy least_loaded: weights \(there: "):
+    with pytest.raises(ConfigError, match=r"policy least_loaded: weights \(there: "):
         run(suite, tmp_path / "r")
     monkeypatch.delattr(LeastLoadedPolicy, "fingerprint")
     monkeypatch.syspath_prepend(str(tmp_path))
     with module.open("a") as file:
         file.write("# edited\n")
-    with pytest.raises(BenchmarkError, match=r"policy user_.*:Mine: module \(there: "):
+    with pytest.raises(ConfigError, match=r"policy user_.*:Mine: module \(there: "):
         run(suite, tmp_path / "r")

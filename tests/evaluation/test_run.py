@@ -13,9 +13,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.cells import Cell
-from inframind_gym.evaluation.errors import BenchmarkError, PolicyFailedError
+from inframind_gym.evaluation.play import PolicyFailedError
 from inframind_gym.evaluation.queries import columns_of
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
@@ -192,8 +193,8 @@ def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> No
         run(mine, tmp_path / folder, workers=1)
         found.append(digests(tmp_path / folder))
     assert found[0] == found[1] == digests(tmp_path / "r")
-    with pytest.raises(BenchmarkError, match=r"num_queries \(there: 12, now: 5\)"):
+    with pytest.raises(ConfigError, match=r"num_queries \(there: 12, now: 5\)"):
         run(mine.model_copy(update={"num_queries": 5}), tmp_path / "r")
     (tmp_path / "there" / "mine.yaml").write_text(text.replace("queries: 500", "queries: 400"))
-    with pytest.raises(BenchmarkError, match="the content of workload"):
+    with pytest.raises(ConfigError, match="the content of workload"):
         run(mine, tmp_path / "r")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.cells import Cell
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.store import RECORDS, ResultStore, digest_of, read_cells
 from tests.evaluation.synthetic_results import (
     drawn,
@@ -133,7 +133,7 @@ def test_runs_of_other_policies_and_seeds_join_a_folder(folder: Path) -> None:
 
 def test_two_runs_cannot_share_a_folder(folder: Path) -> None:
     other = ResultStore(folder, header())
-    with ResultStore(folder, header()), pytest.raises(BenchmarkError, match="in use"):
+    with ResultStore(folder, header()), pytest.raises(ConfigError, match="in use"):
         other.__enter__()
     with ResultStore(folder, header()):
         pass

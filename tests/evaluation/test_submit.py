@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from inframind_gym import configs
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.evaluation.board import leaderboard, load_results
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import HEADER
 from inframind_gym.evaluation.submission import (
@@ -130,22 +129,22 @@ def test_a_changed_byte_is_refused(name: str, place: float, copy: Path) -> None:
     raw = bytearray((copy / name).read_bytes())
     raw[int(place * len(raw))] ^= 1
     (copy / name).write_bytes(raw)
-    with pytest.raises(BenchmarkError, match=f"{name}.*is not what was submitted"):
+    with pytest.raises(ConfigError, match=f"{name}.*is not what was submitted"):
         check(copy)
 
 
 def test_files_that_come_or_go_are_refused(copy: Path) -> None:
     (copy / "extra.json").write_text("{}")
-    with pytest.raises(BenchmarkError, match=r"extra\.json is not what was submitted"):
+    with pytest.raises(ConfigError, match=r"extra\.json is not what was submitted"):
         check(copy)
     for name in ("weights.pkl", "requirements.txt", "module.so"):
         (copy / "extra.json").rename(copy / name)
-        with pytest.raises(BenchmarkError, match=rf"{name}: has no place in a submission"):
+        with pytest.raises(ConfigError, match=rf"{name}: has no place in a submission"):
             check(copy)
         (copy / name).rename(copy / "extra.json")
     (copy / "extra.json").unlink()
     (copy / HEADER).unlink()
-    with pytest.raises(BenchmarkError, match=r"run\.json is missing"):
+    with pytest.raises(ConfigError, match=r"run\.json is missing"):
         check(copy)
 
 
@@ -186,17 +185,17 @@ def test_forged_records_are_refused_when_they_are_played(kept: tuple[str, ...], 
     """Every checksum holds: nothing shows it but the replay."""
     forge_lines(copy, lambda lines: swapped(lines, *kept))
     check(copy)
-    with pytest.raises(BenchmarkError, match="2 of 6 cells have other records"):
+    with pytest.raises(ConfigError, match="2 of 6 cells have other records"):
         verify(copy, full=True)
 
 
 def test_code_of_ones_own_is_refused_unread(copy: Path) -> None:
     Path("my_router.py").write_text("raise SystemExit('imported')")
     reseal(copy, lambda content: content.update(policy="my_router:Mine"))
-    with pytest.raises(BenchmarkError, match="is no policy of this package"):
+    with pytest.raises(ConfigError, match="is no policy of this package"):
         verify(copy)
     shutil.copy("my_router.py", copy)
-    with pytest.raises(BenchmarkError, match=r"my_router\.py: has no place in a submission"):
+    with pytest.raises(ConfigError, match=r"my_router\.py: has no place in a submission"):
         reseal(copy)
     assert "my_router" not in sys.modules
 
@@ -234,7 +233,7 @@ def test_the_board_shows_all_that_can_be_checked(
     board = leaderboard(joined(Path("submissions/tiny")))
     assert {row["policy"] for row in board["ranking"]} == {"mine", "other"}
     assert "tiny/third is left out" in capsys.readouterr().err
-    with pytest.raises(BenchmarkError, match="no submission that can be shown"):
+    with pytest.raises(ConfigError, match="no submission that can be shown"):
         joined(Path("nowhere"))
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from inframind_gym.configs import list_configs
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation import refits, scenarios
 from inframind_gym.evaluation import track_board as score
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.cells import Cell
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.queries import Window, sum_of_earlier, time_with_an_empty_server
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.stats import Estimate
@@ -142,7 +142,7 @@ def test_a_policy_that_cannot_play_a_scenario_answers_nothing_there(
         ("least_loaded", "plain"): True,
     }
     alone = suite(tmp_path, **changes | {"scenarios": ["copies"], "policies": policies[:1]})
-    with pytest.raises(BenchmarkError, match="no policy can play"):
+    with pytest.raises(ConfigError, match="no policy can play"):
         run(alone, tmp_path / "none")
 
 
@@ -172,7 +172,7 @@ def test_in_the_division_route_every_query_has_one_agent(
     assert "division route" in leaderboard_tables(board)[0].title
     assert json.loads((tmp_path / "results" / "run.json").read_text())["division"] == "route"
     mixed = config.model_copy(update={"division": "orchestrate"})
-    with pytest.raises(BenchmarkError, match="other settings: division"):
+    with pytest.raises(ConfigError, match="other settings: division"):
         run(mixed, tmp_path / "results")
 
 

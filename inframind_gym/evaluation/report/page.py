@@ -33,10 +33,10 @@ from string import Template
 from typing import Any, Final
 
 import inframind_gym
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.cells import in_order
 from inframind_gym.evaluation.compare import Side, compare_all
-from inframind_gym.evaluation.errors import BenchmarkError
 from inframind_gym.evaluation.queries import SLO_TARGETS_S
 from inframind_gym.files import replace_text
 
@@ -73,7 +73,7 @@ def write_report(folders: Sequence[Path], out: Path) -> None:
         InfraMindError: A folder holds no results, or the file cannot be written.
     """
     if out.is_dir():
-        raise BenchmarkError(f"--out {out} is a folder; name a file, such as {out}/report.html.")
+        raise ConfigError(f"--out {out} is a folder; name a file, such as {out}/report.html.")
     replace_text(out, make_report(folders))
 
 
