@@ -38,28 +38,19 @@ from inframind_gym.simulator.workflow.lifecycle import (
     start_query,
 )
 from inframind_gym.simulator.workflow.state import CALL, EnvState
-from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST
 
 HOLD_S = 1.0  # how often to look whether a model is back when all are down
 
 
-# A call to be sent.
+# A call to be sent: what the rules decide of it; the query, in its slot, says the rest.
 ORDER: Final = record(
-    "f8: priority deadline_s",
-    "i4: slot",  # of the query
-    "i4: query",  # its ordinal
-    "i4: task prompt_tokens",
+    "f8: priority",
+    "i4: slot prompt_tokens",
     "u4: reads",  # bit mask of nodes
-    f"({MAX_NODES},)i1: sources",  # by node: who wrote its answer
-    "i2: node",
-    "i1: phase topology",
-    "i1: structure",  # index into STRUCTURES
-    "i1: model strategy role",
+    "i2: node phase model strategy",
 )
-_AS_ORDERED: Final = (  # fields that a `Call` has from its order as they are
-    *("priority", "deadline_s", "query", "task", "prompt_tokens", "node", "phase", "topology"),
-    *("structure", "model", "strategy", "role"),
-)
+_AS_ORDERED: Final = ("priority", "prompt_tokens", "node", "phase", "model", "strategy")
 _AS_COMPLETED: Final = (  # fields that a CALL has from its `Completion` as they are
     *("submit_s", "admitted_s", "first_token_s", "finish_s", "output_tokens", "evictions"),
     *("truncated", "failed"),
@@ -216,18 +207,26 @@ class BackendLoop:
 
     def _send(self, attempt: int) -> None:
         """Submit the call that stands in the order."""
-        order = self._order[0]
-        mask = int(order["reads"])
+        order, state = self._order[0], self._state
+        slot, mask = int(order["slot"]), int(order["reads"])
+        query, nodes = state.query[0, slot], state.node[0, slot]
         reads = tuple(node for node in range(mask.bit_length()) if mask >> node & 1)
+        graph = query["topology"], query["num_agents"] - 1
         call = Call(
             id=self._calls,
+            query=int(query["ordinal"]),
+            task=int(query["task"]),
+            topology=int(query["topology"]),
+            role=-1 if order["phase"] == FINAL else int(nodes["role"][order["node"]]),
+            deadline_s=float(query["arrival_s"] + query["budget_s"]),
             max_tokens=self._max_tokens,
             reads=reads,
-            sources=tuple(int(order["sources"][node]) for node in reads),
+            sources=tuple(nodes["source"][list(reads)].tolist()),
+            structure=int(state.params.graphs.structure[graph]),
             **{field: order[field].item() for field in _AS_ORDERED},
         )
         self._calls += 1
-        self._sent[call.id] = _Sent(call, int(order["slot"]), attempt)
+        self._sent[call.id] = _Sent(call, slot, attempt)
         self.backend.submit(call)
 
     def _end(self, completion: Completion) -> None:
@@ -319,23 +318,14 @@ def call_ends(
 def write_order(state: EnvState, slot: int, node: int, phase: int, order: Any) -> None:
     """Prepare a call of the query and write it into `order`, an ORDER record."""
     model, strategy, prompt, priority = prepare_call(state, 0, slot, node, phase)
-    query = state.query[0, slot]
     order.priority = priority
-    order.deadline_s = query.arrival_s + query.budget_s
     order.slot = slot
-    order.query = query.ordinal
-    order.task = query.task
     order.prompt_tokens = prompt
-    order.reads = nodes_read(state, query, node, phase)
-    for other in range(MAX_NODES):
-        order.sources[other] = state.node[0, slot, other].source
+    order.reads = nodes_read(state, state.query[0, slot], node, phase)
     order.node = node
     order.phase = phase
-    order.topology = query.topology
-    order.structure = state.params.graphs.structure[query.topology, query.num_agents - 1]
     order.model = model
     order.strategy = strategy
-    order.role = -1 if phase == FINAL else state.node[0, slot, node].role
 
 
 @jit
