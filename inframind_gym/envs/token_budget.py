@@ -43,6 +43,7 @@ from inframind_gym.teams.token_budget.settings import (
     DEFAULT,
     SIZES,
     STRATEGIES,
+    Strategy,
     TeamSettings,
     load_settings,
 )
@@ -59,7 +60,7 @@ class TokenBudgetConfig(StrictModel):
 
     team: str = DEFAULT
     budget: _Tokens | tuple[_Tokens, _Tokens] = 20_000
-    strategy: Literal["frontload", "critique_heavy", "adaptive"] = "adaptive"
+    strategy: Strategy = "adaptive"
     price: Annotated[float, within(0.0, 1.0)] = 0.001
     overhead: bool = True
     max_steps: Annotated[int, within(1, 1000)] = 20

@@ -300,7 +300,7 @@ def token_budget(run: Run, events: Events) -> Parts:
     x = [0, *(call["cumulative_tokens"] for call in calls)]
     quality = {"quality": [0.0, *(call["quality"] for call in calls)]}
     yield Lines("Quality over tokens", "tokens spent", x, quality, cutoffs(steps))
-    roi = {
+    roi: dict[str, list[float | None]] = {
         agent: [None, *(1000.0 * c["roi"] if c["agent"] == agent else None for c in calls)]
         for agent in BUDGETED
     }

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -47,6 +48,16 @@ def _print(content: str | Table, style: str | None = None) -> None:
     """Print a table or a text, in which nothing is markup or an emoji."""
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(_plain(content) if isinstance(content, str) else content, style=style)
+
+
+def _print_facts(facts: Mapping[str, Any]) -> None:
+    """Print settings or figures of a run, a line each."""
+    table = plain_table()
+    for name, value in facts.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = f"{value:.6g}" if isinstance(value, float) else text
+        table.add_row(name.replace("_", " "), _plain(text))
+    _print(table)
 
 
 # Assignment
@@ -123,11 +134,7 @@ def _print_training(
     counts = (f"{agent} {count}" for agent, count in summary["assignments"].items())
     figures = summary | {"assignments": ", ".join(counts)}
     del figures["cost_by_model"]
-    table = plain_table()
-    for key, value in figures.items():
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        table.add_row(key.replace("_", " "), _plain(text))
-    _print(table)
+    _print_facts(figures)
     coordinator = training.coordinator
     table, usual = plain_table("task type", "load", "goes to"), coordinator.policy()
     for state in coordinator.load_states:
@@ -367,12 +374,8 @@ def show(
             raise ConfigError(f"{store.path}: holds no runs. `inframind team run …` writes one.")
         chosen = store.get_run(name or newest[0])
         written = store.events(chosen.run_id) if events else []
-    table = plain_table()
     rows = {"run": chosen.run_id, "team": chosen.team, "status": chosen.status}
-    for key, value in (rows | chosen.settings | (chosen.summary or {})).items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        table.add_row(key, _plain(text))
-    _print(table)
+    _print_facts(rows | chosen.settings | (chosen.summary or {}))
     for event in written:
         text = json.dumps(event.data, ensure_ascii=False)
         print(f"{event.seq:5} {event.kind:<16} {_plain(text)[:110]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -18,19 +18,19 @@ from inframind_gym.configs import (
     load_yaml_model,
 )
 
+AgentName = Literal["planner", "executor", "critic"]
+Complexity = Literal["simple", "moderate", "complex"]
+Strategy = Literal["frontload", "critique_heavy", "adaptive"]
 DEFAULT: Final = "token_budget"
-AGENTS: Final = ("planner", "executor", "critic")
+AGENTS: Final[tuple[AgentName, ...]] = get_args(AgentName)
 SIZES: Final = ("S", "M", "L")
-COMPLEXITIES: Final = ("simple", "moderate", "complex")
-STRATEGIES: Final = ("frontload", "critique_heavy", "adaptive")
+COMPLEXITIES: Final[tuple[Complexity, ...]] = get_args(Complexity)
+STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
 
 Shares3 = tuple[Fraction, Fraction, Fraction]
 Factors = tuple[Positive, Positive, Positive]
 Lengths = tuple[PositiveInt, PositiveInt, PositiveInt]
 Points3 = tuple[NonNegative, NonNegative, NonNegative]
-AgentName = Literal["planner", "executor", "critic"]
-Complexity = Literal["simple", "moderate", "complex"]
-Strategy = Literal["frontload", "critique_heavy", "adaptive"]
 PerComplexity = Annotated[dict[Complexity, NonNegative], Field(min_length=3)]
 
 
