@@ -73,6 +73,22 @@ def test_a_call_that_fails_for_good_ends_the_run_with_what_there_is(spent: Spent
     assert [step["agent"] for step in log.of("agent_step")] == ["planner", "executor"]
 
 
+def test_a_run_that_is_broken_off_keeps_what_it_has_spent() -> None:
+    log = Log()
+
+    async def leave() -> None:
+        task = asyncio.create_task(make(log, Model(wait_s=0.02)).run())
+        while not log.of("agent_step"):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave())
+    assert log.status == "interrupted"
+    assert log.summary["cost_report"]["by_agent"]["planner"] > 0
+
+
 @pytest.mark.parametrize("agent", ["preflight", "self_eval"])
 def test_a_run_goes_on_without_a_rating(agent: str) -> None:
     log, summary = finish(failing(agent, "nothing"))
