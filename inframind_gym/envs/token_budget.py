@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from inframind_gym.envs.core import (
     write_columns,
 )
 from inframind_gym.errors import ActionError
-from inframind_gym.teams.state import Bools, Ints, keys_of
+from inframind_gym.teams.state import Bools, Floats, Ints, keys_of
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.optimum import state_of
 from inframind_gym.teams.token_budget.rules import (
@@ -95,48 +96,34 @@ TERMS: Final = ("quality", "tokens")
 # Observations
 
 _THREE: Final = np.eye(3)
-_BOX: Final = box_of(
-    (1, -1, 1),  # tokens left, over the budget
-    (1, 0, 2),  # log10 of the budget, over 5
-    (3, 0, 1),  # left of each agent's allocation
-    (1, 0, 1),  # returned by agents that were cut
-    (3, 0, 2),  # used by each agent
-    (3, -5, 5),  # points per 100 tokens of each agent's last call
-    (3, -1, 1),  # points of each agent's last call, over 100
-    (1, 0, 1),  # quality by the proxies
-    (2, 0, 2),  # flags: open, resolved
-    (1, 0, 1),  # share of the checklist
-    (3, 0, 10),  # calls of each agent, over 10
-    (3, 0, 1),  # agents that were cut
-    (1, 0, 1),  # decisions so far, over the most
-    (6, 0, 1),  # complexity by the pre-flight; mode of the allocations
+# Columns in the order of the class's table: numbers, lowest and highest, and their values by the
+# state, its rows and one over their budgets.
+_COLUMNS: Final[tuple[tuple[int, int, int, Callable[[TeamState, Ints, Floats], Any]], ...]] = (
+    (1, -1, 1, lambda state, rows, share: state.remaining[rows] * share),
+    (1, 0, 2, lambda state, rows, _: np.log10(state.budget[rows]) / 5.0),
+    (3, 0, 1, lambda state, rows, share: state.left[rows] * share[:, None]),
+    (1, 0, 1, lambda state, rows, share: state.free[rows] * share),
+    (3, 0, 2, lambda state, rows, share: state.used[rows] * share[:, None]),
+    (3, -5, 5, lambda state, rows, _: 100.0 * state.last_roi[rows]),
+    (3, -1, 1, lambda state, rows, _: state.last_delta[rows] / 100.0),
+    (1, 0, 1, lambda state, rows, _: state.score[rows] / 100.0),
+    (1, 0, 2, lambda state, rows, _: state.flags_open[rows] / 5.0),
+    (1, 0, 2, lambda state, rows, _: state.flags_resolved[rows] / 5.0),
+    (1, 0, 1, lambda state, rows, _: np.nan_to_num(state.checklist[rows])),
+    (3, 0, 10, lambda state, rows, _: state.calls[rows] / 10.0),
+    (3, 0, 1, lambda state, rows, _: state.cut[rows]),
+    (1, 0, 1, lambda state, rows, _: state.steps[rows] / state.max_steps),
+    (3, 0, 1, lambda state, rows, _: _THREE[state.seen[rows]]),
+    (3, 0, 1, lambda state, rows, _: _THREE[state.strategy[rows]]),
 )
+_BOX: Final = box_of(*(column[:3] for column in _COLUMNS))
 OBSERVATION_SIZE: Final = len(_BOX.low)
 
 
-def observe(state: TeamState, rows: Ints) -> NDArray[np.float32]:
+def observe(state: TeamState, rows: Ints) -> Float32s:
     """Return the observations of some teams, (k, 32)."""
-    budget = state.budget[rows].astype(np.float64)
-    share, per_agent = 1.0 / budget, 1.0 / budget[:, None]
-    ticked = state.checklist[rows]
-    columns = write_columns(
-        state.remaining[rows] * share,
-        np.log10(budget) / 5.0,
-        state.left[rows] * per_agent,
-        state.free[rows] * share,
-        state.used[rows] * per_agent,
-        100.0 * state.last_roi[rows],
-        state.last_delta[rows] / 100.0,
-        state.score[rows] / 100.0,
-        state.flags_open[rows] / 5.0,
-        state.flags_resolved[rows] / 5.0,
-        np.where(np.isnan(ticked), 0.0, ticked),
-        state.calls[rows] / 10.0,
-        state.cut[rows],
-        state.steps[rows] / state.max_steps,
-        _THREE[state.seen[rows]],
-        _THREE[state.strategy[rows]],
-    )
+    share = 1.0 / state.budget[rows]
+    columns = write_columns(*(column[3](state, rows, share) for column in _COLUMNS))
     return np.clip(columns, _BOX.low, _BOX.high, out=columns)
 
 
