@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, islice, zip_longest
+from textwrap import shorten
 from typing import Any, Final
 
 import numpy as np
@@ -72,7 +73,6 @@ class Task:
     """What an agent has to do, and what came of it."""
 
     agent: str  # a key of `prompts.TASKS`, or a tool
-    slot: int = 0  # place among those that are sent out together
     question: str = ""  # of a search
     strategy: Strategy = "vector"
     top_k: int = 0  # documents of a search
@@ -325,13 +325,8 @@ class Agents:
         except (TimeoutError, llm.LLMError, llm.BudgetError, prompts.GarbageError):
             if not _is_about(work.asked, documents, self.searcher):
                 return NOTHING_SAID, documents
-        quotes = []
-        for number, document in enumerate(documents, 1):
-            text = document.text
-            if len(text) > EXTRACT_CHARS:
-                text = text[:EXTRACT_CHARS].rsplit(" ", 1)[0] + " …"
-            quotes.append(f"{text} [{number}]")
-        return "\n".join(quotes), documents
+        quotes = (shorten(document.text, EXTRACT_CHARS, placeholder=" …") for document in documents)
+        return "\n".join(f"{quote} [{n}]" for n, quote in enumerate(quotes, 1)), documents
 
     async def _search(self, task: Task, queries: Sequence[str]) -> Retrieved:
         """Search in a thread of its own; passages that look like an injection are withheld."""

@@ -15,7 +15,7 @@ import asyncio
 import operator
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from statistics import median
 from typing import Annotated, Any, Final, TypedDict
 
@@ -240,9 +240,7 @@ class Session:
         self.overheads_ms: list[float] = []  # of decisions, less calls and waits
         self.ended = ""  # "stopped" (by a person) or "failed" (basic retrieval may not answer)
         self.began_s = began_s  # a pause moves it on
-        self._action: int | None = None  # under way
-        self._waves: list[list[Task]] = []  # of the action, that are still to be sent out
-        self._done: list[Task] = []  # of the action
+        self._waves = self._supervised()
         self._is_wave_begun = False
         self._idle_since_s = time.monotonic()  # the last agent came back; waits move it on
 
@@ -305,7 +303,8 @@ class Session:
 
     async def _supervise(self, _: _GraphState) -> dict[str, Any]:
         """Send out the tasks of the next wave, all with limits that end by the one deadline."""
-        limits, tasks, messages = self.settings.limits, await self._next_wave(), []
+        limits, messages = self.settings.limits, list[dict[str, Any]]()
+        tasks: list[Task] = await anext(self._waves, [])
         self._is_wave_begun = False
         for task in tasks:
             task.limit_s = min(limits.call_timeout_s, self._left_s)
@@ -321,27 +320,25 @@ class Session:
                 messages.append(self._message("handoff", SUPERVISOR, NODES[task.agent], said))
         return {"tasks": tasks, "handoffs": messages}
 
-    async def _next_wave(self) -> list[Task]:
-        """Take back what came, and decide until there is work to send out."""
-        is_fine = not any(task.failure for task in self._done)
-        if self._waves and is_fine and self._left_s > 0.0 and not self.ended:
-            for task in self._done:
-                if task.agent == "draft":  # what comes next reads it
-                    self.work.draft, self.work.documents = task.value
-            return self._waves.pop(0)
-        while not self.ended:
-            if self._action is not None:
-                self._join(self._action)
-            if self.state.over[0]:
-                return [Task(HUMAN)]
-            self._action = action = await self._next_action()
+    async def _supervised(self) -> AsyncIterator[list[Task]]:
+        """Decide until the query has ended; yield the tasks of one wave after the other."""
+        while not self.state.over[0]:
+            action, done = await self._next_action(), list[Task]()
             if action == rules.FALLBACK and not self.options.fallback_to_basic_rag:
                 self.ended = "failed"
-                break
-            self._waves = self.waves_of(action)
-            if self._waves:
-                return self._waves.pop(0)
-        return []
+                return
+            for wave in self.waves_of(action):
+                if any(task.failure for task in done) or (done and self._left_s <= 0.0):
+                    break
+                for task in done:
+                    if task.agent == "draft":  # what comes next reads it
+                        self.work.draft, self.work.documents = task.value
+                yield wave
+                if self.ended:
+                    return
+                done += wave
+            self._join(action, done)
+        yield [Task(HUMAN)]
 
     async def _next_action(self) -> int:
         """Ask the policy, unless the fallback is forced; returns what is carried out."""
@@ -384,8 +381,8 @@ class Session:
             strategy = STRATEGIES[int(rules.strategy_of(action))]
             top_k = passages.subtask if work.pending else passages.whole
             tasks = [
-                Task("retrieval", slot, question, strategy, top_k)
-                for slot, question in enumerate(work.pending[:width] or [work.query])
+                Task("retrieval", question, strategy, top_k)
+                for question in work.pending[:width] or [work.query]
             ]
             return [tasks] if self.options.parallel_tool_calls else [[task] for task in tasks]
         if action == rules.TRIM:  # it leaves room for what is no history
@@ -427,7 +424,6 @@ class Session:
             if took_ms > limit_ms:
                 self.log.append("slow_decision", {"overhead_ms": took_ms, "limit_ms": limit_ms})
         await self.agents.perform(task)
-        self._done.append(task)
         self._idle_since_s = max(self._idle_since_s, task.ended_s)
         if task.failure:
             event = {
@@ -461,10 +457,9 @@ class Session:
         )
         self.ended = self.ended if goes_on else "stopped"
 
-    def _join(self, action: int) -> None:
-        """Record the outcome of the action under way, and put its results into the product."""
-        tasks, state = sorted(self._done, key=lambda task: task.slot), self.state
-        self._action, self._done = None, []
+    def _join(self, action: int, tasks: Sequence[Task]) -> None:
+        """Record the outcome of an action, and put its results into the product."""
+        state = self.state
         outcome, is_fallback = Outcome.empty(1), action == rules.FALLBACK
         outcome.ms[0] = self.action_ms(action, tasks)
         outcome.prompt[0] = sum(task.input_tokens for task in tasks)

@@ -44,18 +44,6 @@ def test_nothing_happens_up_to_the_trigger() -> None:
         assert MANAGER.pre_model_hook(state)["context_trimmed"] is trimmed
 
 
-def test_system_and_latest_user_message_stay_and_a_call_goes_with_its_results() -> None:
-    messages = [message("system", 800), message("user", 5), message("user", 900), calls("a")]
-    messages.append(result("a", 10))
-    for target in (1000, -50):
-        trimmed = MANAGER.trim(messages, target)
-        assert (trimmed.messages, trimmed.tokens_after) == ([messages[0], messages[2]], 1700)
-    manager = ContextManager(ContextLimits(trim_to_tokens=1000, oldest_share=0.0))
-    messages = [calls("a", "b"), result("a", 600), result("b", 600)]
-    messages += [calls("c"), result("c", 300), message("user", 10)]
-    assert manager.trim(messages).messages == messages[3:]
-
-
 def test_the_hook_trims_what_langgraph_sends() -> None:
     """A shorter list of messages is merged by the reducer and trims nothing."""
     core = pytest.importorskip("langchain_core.messages")
