@@ -21,6 +21,7 @@ from inframind_gym.envs.core import (
     check_options,
     write_columns,
 )
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import (
     ANSWERED,
@@ -44,7 +45,7 @@ from inframind_gym.teams.coordination.settings import (
     ServerSettings,
     load_settings,
 )
-from inframind_gym.teams.coordination.simulate import Pinned, SimulatedQuestion, find_scenario
+from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
 from inframind_gym.teams.state import Bools, Ints
 
 
@@ -175,7 +176,9 @@ class CoordinationSimulation(Simulation):
             ConfigError: an option is unknown, or there is no such scenario.
         """
         name = check_options(options, ("scenario",)).get("scenario")
-        self.scenario = None if name is None else find_scenario(str(name))
+        if name is not None and name not in SCENARIOS:
+            raise ConfigError(unknown("scenario", name, SCENARIOS))
+        self.scenario = None if name is None else SCENARIOS[name]
 
     def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""

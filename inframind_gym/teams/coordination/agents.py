@@ -272,8 +272,6 @@ class Agents:
         return Synthesis(
             documents=tuple(documents[i] for i in order),
             synthesis_metadata={
-                "sub_results": len(work.found),
-                "documents": len(documents),
                 "duplicates": duplicates,
                 "missing": [work.sub_tasks[i] for i in missing],
             },

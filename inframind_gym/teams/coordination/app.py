@@ -12,12 +12,11 @@ with `Send`; those of a wave run at once.
 from __future__ import annotations
 
 import asyncio
-import operator
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from statistics import median
-from typing import Annotated, Any, Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import numpy as np
 
@@ -202,7 +201,6 @@ class MultiAgentCoordinator(llm.Blocking):
 
 class _GraphState(TypedDict):
     tasks: list[Task]  # what the supervisor sends out next; empty: nothing is left to do
-    handoffs: Annotated[list[dict[str, Any]], operator.add]
 
 
 class Session:
@@ -260,8 +258,7 @@ class Session:
             graph.add_edge(name, graphs.END if name == HUMAN else SUPERVISOR)
         graph.add_edge(graphs.START, SUPERVISOR)
         graph.add_conditional_edges(SUPERVISOR, send, [*nodes, graphs.END])
-        begun, limit = _GraphState(tasks=[], handoffs=[]), {"recursion_limit": MOST_PASSES}
-        self.handoffs = list((await graph.compile().ainvoke(begun, limit))["handoffs"])
+        await graph.compile().ainvoke({"tasks": []}, {"recursion_limit": MOST_PASSES})
 
     # Time
 
@@ -301,10 +298,9 @@ class Session:
         seen = observe(self.state, _ROW), self.state.rows(_ROW)
         return int(self.policy.act_batch(*seen, _ROW)[0])
 
-    async def _supervise(self, _: _GraphState) -> dict[str, Any]:
+    async def _supervise(self, _: _GraphState) -> _GraphState:
         """Send out the tasks of the next wave, all with limits that end by the one deadline."""
-        limits, messages = self.settings.limits, list[dict[str, Any]]()
-        tasks: list[Task] = await anext(self._waves, [])
+        limits, tasks = self.settings.limits, list[Task](await anext(self._waves, []))
         self._is_wave_begun = False
         for task in tasks:
             task.limit_s = min(limits.call_timeout_s, self._left_s)
@@ -314,11 +310,11 @@ class Session:
             if task.agent == HUMAN:
                 is_answer = REASONS[int(self.state.reason[0])] == "answer"
                 author = "synthesis" if is_answer else "fallback"
-                messages.append(self._message("forward", author, "user", self.work.draft))
+                self._hand_over("forward", author, "user", self.work.draft)
             else:
                 said = task.question or self.work.query
-                messages.append(self._message("handoff", SUPERVISOR, NODES[task.agent], said))
-        return {"tasks": tasks, "handoffs": messages}
+                self._hand_over("handoff", SUPERVISOR, NODES[task.agent], said)
+        return {"tasks": tasks}
 
     async def _supervised(self) -> AsyncIterator[list[Task]]:
         """Decide until the query has ended; yield the tasks of one wave after the other."""
@@ -334,6 +330,10 @@ class Session:
                     if task.agent == "draft":  # what comes next reads it
                         self.work.draft, self.work.documents = task.value
                 yield wave
+                for task in wave:
+                    said = task.failure or type(task.value).__name__
+                    if self.options.add_handoff_back_messages and task.ended_s > 0.0:
+                        self._hand_over("handoff_back", NODES[task.agent], SUPERVISOR, said)
                 if self.ended:
                     return
                 done += wave
@@ -403,19 +403,21 @@ class Session:
         }
         return list(filter(None, waves.get(action, [])))
 
-    def _message(self, kind: str, sender: str, receiver: str, content: str) -> dict[str, Any]:
-        fields = {"kind": kind, "sender": sender, "receiver": receiver}
-        return {**fields, "iteration": int(self.state.iteration[0]), "content": content[:200]}
+    def _hand_over(self, kind: str, sender: str, receiver: str, content: str) -> None:
+        """Write down who hands over to whom."""
+        message = {"kind": kind, "sender": sender, "receiver": receiver}
+        place = {"iteration": int(self.state.iteration[0]), "content": content[:200]}
+        self.handoffs.append({**message, **place})
 
     # The agents
 
-    async def _work(self, task: Any) -> dict[str, Any]:
+    async def _work(self, task: Any) -> None:
         """Carry out a task, which then waits for the supervisor."""
         agent, node = task.agent, NODES[task.agent]
         if node in self.options.interrupt_before:
             await self._pause("before", node, self.work.draft)
         if agent == HUMAN or self.ended:
-            return {"handoffs": []}
+            return
         if not self._is_wave_begun:  # what passed since the last agent: supervisor and graph
             self._is_wave_begun = True
             took_ms = 1000.0 * (time.monotonic() - self._idle_since_s)
@@ -438,9 +440,6 @@ class Session:
             self.log.append("agent_failed", event)
         elif node in self.options.interrupt_after:
             await self._pause("after", node, task.value)
-        said = task.failure or type(task.value).__name__
-        back = [self._message("handoff_back", node, SUPERVISOR, said)]
-        return {"handoffs": back if self.options.add_handoff_back_messages else []}
 
     async def _pause(self, when: str, node: str, value: Any) -> None:
         """Ask a person whether to go on; their time does not count."""

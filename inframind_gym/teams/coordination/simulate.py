@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.rules import (
@@ -73,13 +72,6 @@ SCENARIOS: Final = {
     "S7": Pinned(complexity=1, history=126_000, refers_to=0),
     "S8": Pinned(complexity=2, model=True),
 }
-
-
-def find_scenario(name: str) -> Pinned:
-    """Return the question of a scenario by its name, else raise a `ConfigError`."""
-    if name not in SCENARIOS:
-        raise ConfigError(unknown("scenario", name, tuple(SCENARIOS)))
-    return SCENARIOS[name]
 
 
 class SimulatedQuestion:

@@ -118,33 +118,37 @@ def agent_of(prompt: str) -> str:
     return next(agent for start, agent in starts.items() if task.startswith(start))
 
 
+ANSWERS: dict[str, dict[str, Any]] = {  # of the asked forms
+    "router": {
+        "strategy": "vector",
+        "complexity": "simple",
+        "needs_planning": False,
+        "confidence": 0.9,
+    },
+    "planner": {
+        "sub_tasks": ["alpha servers", "beta servers", "how queues grow"],
+        "execution_order": "parallel",
+        "estimated_complexity": "high",
+    },
+    "retrieval": {"refined": "", "variants": ["other words"]},
+    "synthesis": {"order": [2, 1], "missing": []},
+    "validation": {"valid": True, "confidence": 0.8, "issues": [], "suggested_action": "accept"},
+}
+
+
 def sensible(prompt: str) -> str:
     """An answer of the asked form."""
-    is_complex = "alpha servers with" in prompt
-    question = prompt.rpartition("Question: ")[2].partition("\n")[0]
-    made: dict[str, Any] = {
-        "router": {
-            "strategy": "hybrid" if is_complex else "vector",
-            "complexity": "complex" if is_complex else "simple",
-            "needs_planning": is_complex,
-            "confidence": 0.9,
-        },
-        "planner": {
-            "sub_tasks": ["alpha servers", "beta servers", "how queues grow"],
-            "execution_order": "parallel",
-            "estimated_complexity": "high",
-        },
-        "retrieval": {"refined": question, "variants": ["other words"]},
-        "synthesis": {"order": [2, 1], "missing": []},
-        "validation": {
-            "valid": True,
-            "confidence": 0.8,
-            "issues": [],
-            "suggested_action": "accept",
-        },
-    }
-    agent = agent_of(prompt)
-    return json.dumps(made[agent]) if agent in made else "A block holds 16 tokens [1]."
+    agent, made = agent_of(prompt), dict[str, Any]()
+    if agent == "router" and "alpha servers with" in prompt:
+        made = {"strategy": "hybrid", "complexity": "complex", "needs_planning": True}
+    elif agent == "retrieval":
+        made = {"refined": prompt.rpartition("Question: ")[2].partition("\n")[0]}
+    return answer_of(agent, made) or "A block holds 16 tokens [1]."
+
+
+def answer_of(agent: str, made: dict[str, Any]) -> str:
+    """An answer with some other values; "" where it is free text."""
+    return json.dumps(ANSWERS[agent] | made) if agent in ANSWERS else ""
 
 
 class Model(runs.Model):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import Any
 
@@ -31,6 +30,8 @@ from inframind_gym.teams.coordination.settings import (
 )
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
 from inframind_gym.teams.llm import LLMError, LLMRequest, LLMResponse
+from inframind_gym.teams.state import key_of
+from tests.teams.coordination.runs import answer_of
 from tests.teams.token_budget.runs import Log
 
 SETTINGS = load_settings()
@@ -52,14 +53,13 @@ class DrawnTeam:
 
     def __init__(self, seed: int, noise: bool, conversation: float, pinned: Pinned | None) -> None:
         self.question = SimulatedQuestion(SETTINGS, 1, noise=noise, conversation=conversation)
-        key = seeding.np_random(seed)[0].integers(2**64, dtype=np.uint64)
-        self.question.start(ROW, np.array([key], np.uint64), pinned)
+        self.question.start(ROW, key_of(seed), pinned)
         self.outcome = Outcome.empty(1)
         self._failing: set[str] = set()  # sub-tasks whose search fails
         self._known: list[str] = []  # documents that were found
         self._copies = self._prompt = self._completion = self._to_come = 0
 
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[Any]:
         tokens = self.question.history[0]
         said = ({"content": "four" * n, "place": i} for i, n in enumerate(tokens))
         return [{"role": "assistant", **each} for each in said] if tokens.any() else []
@@ -111,21 +111,15 @@ class DrawnTeam:
                 "needs_planning": bool(drawn.needs_planning[0]),
                 "confidence": float(drawn.confidence[0]),
             },
-            "planner": {
-                "sub_tasks": [f"part {i + 1}" for i in range(int(drawn.subtasks[0]))],
-                "execution_order": "parallel",
-                "estimated_complexity": "medium",
-            },
+            "planner": {"sub_tasks": [f"part {i + 1}" for i in range(int(drawn.subtasks[0]))]},
             "retrieval": {"refined": question, "variants": []},
-            "synthesis": {"order": [1], "missing": []},
             "validation": {
                 "valid": bool(drawn.valid[0]),
                 "confidence": float(drawn.verdict[0]),
                 "issues": issues,
-                "suggested_action": "accept",
             },
         }
-        return json.dumps(made[agent]) if agent in made else "An answer [1]."
+        return answer_of(agent, made.get(agent, {})) or "An answer [1]."
 
     def retrieve(self, query: Any, strategy: str = "hybrid", top_k: int = 10) -> list[Document]:
         """Documents of one search; copies of known ones come last of all."""
