@@ -2,7 +2,7 @@
 
 Tables go to standard output, progress and errors to standard error. With ``--json`` standard output
 is one JSON object and nothing else. Wrong input ends with one line and status 2, an interrupted run
-with status 130. Heavy modules are imported by the command that needs them.
+with status 130.
 """
 
 from __future__ import annotations
@@ -16,6 +16,15 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from inframind_gym.errors import ConfigError, friendly
+from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
+from inframind_gym.evaluation.bounds import compute_limits
+from inframind_gym.evaluation.compare import compare, comparison_tables, sides_of
+from inframind_gym.evaluation.report.page import write_report
+from inframind_gym.evaluation.runner import run as run_suite
+from inframind_gym.evaluation.submission import MANIFEST, joined, prepare, verify
+from inframind_gym.evaluation.suite import load_suite
+from inframind_gym.evaluation.tables import show
+from inframind_gym.evaluation.tracker import track_board, trackers_of
 from inframind_gym.progress import say
 
 _TYPER: Final[dict[str, Any]] = {
@@ -81,12 +90,6 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a suite and show its leaderboard; the same command again continues a stopped run."""
-    from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
-    from inframind_gym.evaluation.runner import run as run_suite
-    from inframind_gym.evaluation.suite import load_suite
-    from inframind_gym.evaluation.tables import show
-    from inframind_gym.evaluation.tracker import track_board, trackers_of
-
     with friendly():
         trackers = trackers_of(track)
         options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
@@ -124,15 +127,13 @@ def limits(
     ] = False,
 ) -> None:
     """Compute capacities and bounds of tracks, a minute a scenario."""
-    from inframind_gym.evaluation.bounds import compute_limits
-
     with friendly():
         for track in tracks:
             print(compute_limits(track, again=again))
 
 
-@app.command()
-def leaderboard(
+@app.command("leaderboard")
+def show_leaderboard(
     folder: Annotated[
         Path, typer.Argument(help="Folder of results, or of all submissions of a suite.")
     ],
@@ -140,22 +141,17 @@ def leaderboard(
     as_json: Json = False,
 ) -> None:
     """Rank the policies of a results folder, or of submissions, with 95 % intervals."""
-    from inframind_gym.evaluation.board import leaderboard as compute
-    from inframind_gym.evaluation.board import leaderboard_tables, load_results
-    from inframind_gym.evaluation.submission import MANIFEST, joined
-    from inframind_gym.evaluation.tables import show
-
     with friendly():
         submitted = any(folder.glob(f"*/{MANIFEST}"))
-        board = compute(joined(folder) if submitted else load_results(folder))
+        board = leaderboard(joined(folder) if submitted else load_results(folder))
         if as_json:
             print(json.dumps(board, allow_nan=False))
         else:
             show(leaderboard_tables(board), board["notes"], markdown=markdown)
 
 
-@app.command()
-def compare(
+@app.command("compare")
+def show_comparison(
     targets: Annotated[
         list[str],
         typer.Argument(
@@ -171,11 +167,6 @@ def compare(
     Of two folders the policies that differ are compared, the only one that the other has not, else
     those of the same name.
     """
-    from inframind_gym.evaluation.board import load_results
-    from inframind_gym.evaluation.compare import compare as compute
-    from inframind_gym.evaluation.compare import comparison_tables, sides_of
-    from inframind_gym.evaluation.tables import show
-
     with friendly():
         folders = [target for target in targets if Path(target).is_dir()]
         names = [target for target in targets if target not in folders]
@@ -186,8 +177,7 @@ def compare(
             wanted = "Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B."
             raise ConfigError(f"{missing[0] if missing else ''}{wanted}")
         results = [load_results(Path(folder)) for folder in folders]
-        sides = sides_of(results, names)
-        comparisons = [compute(a, b) for a, b in sides]
+        comparisons = [compare(a, b) for a, b in sides_of(results, names)]
         if as_json:
             print(json.dumps({"comparisons": comparisons}, allow_nan=False))
             return
@@ -204,8 +194,6 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file.")] = False,
 ) -> None:
     """Write a report of results as one HTML file, which needs no network."""
-    from inframind_gym.evaluation.report.page import write_report
-
     with friendly():
         page = out or folders[0] / "report.html"
         if page.is_file() and not force:
@@ -217,8 +205,8 @@ def report(
 # `inframind submit`
 
 
-@submit.command()
-def prepare(
+@submit.command("prepare")
+def make_submission(
     run: Annotated[Path, typer.Argument(help="Folder of results of a shipped suite.")],
     name: Annotated[str, typer.Option(help="Name on the board.")],
     authors: Annotated[str, typer.Option(help="Who submits.")],
@@ -231,15 +219,13 @@ def prepare(
     ] = None,
 ) -> None:
     """Make a submission from a run: SUITE/NAME in the folder of submissions."""
-    from inframind_gym.evaluation.submission import prepare as make
-
     with friendly():
         about = {"name": name, "authors": authors}
-        print(make(run, out, policy=policy, training_queries=training_queries, **about))
+        print(prepare(run, out, policy=policy, training_queries=training_queries, **about))
 
 
-@submit.command()
-def verify(
+@submit.command("verify")
+def verify_submissions(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Submissions.")],
     full: Annotated[bool, typer.Option("--full", help="Play all cells again.")] = False,
     seed: Annotated[
@@ -250,8 +236,6 @@ def verify(
     ] = None,
 ) -> None:
     """Check submissions, and play a random third of their cells again."""
-    from inframind_gym.evaluation.submission import verify as play_again
-
     with friendly():
         for folder in folders:
-            print(play_again(folder, full=full, seed=seed, workers=workers), flush=True)
+            print(verify(folder, full=full, seed=seed, workers=workers), flush=True)
