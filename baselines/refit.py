@@ -28,8 +28,7 @@ from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.cells import Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.queries import names_of
-from inframind_gym.evaluation.refits import Fit, add_fits, load_refits
-from inframind_gym.evaluation.scenarios import load_track
+from inframind_gym.evaluation.scenarios import Fit, add_fits, load_refits, load_track
 from inframind_gym.evaluation.track_board import SCORE
 from inframind_gym.evaluation.tracks import Stream, TrackPlayer, TrackSuite
 from inframind_gym.policies import Policy, PolicySpec, resolve_policy

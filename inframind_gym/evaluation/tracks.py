@@ -23,14 +23,15 @@ from inframind_gym.evaluation.cells import Axis, Cell, Place, content_hash, name
 from inframind_gym.evaluation.oracle import make_oracle, work_of_calls
 from inframind_gym.evaluation.play import Fields, Played, Player, PolicyFailedError
 from inframind_gym.evaluation.queries import QueryBatch, Window, columns_of, stream_length
-from inframind_gym.evaluation.refits import Refits, load_refits
 from inframind_gym.evaluation.routing import NumQueries, StreamSuite, datasets_of
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Load,
+    Refits,
     Scenario,
     TrackConfig,
     load_limits,
+    load_refits,
     load_track,
 )
 from inframind_gym.evaluation.store import policy_fingerprint

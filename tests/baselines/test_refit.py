@@ -12,7 +12,7 @@ import pytest
 from baselines import refit
 from baselines.recipes import candidates
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation.refits import load_refits
+from inframind_gym.evaluation.scenarios import load_refits
 from inframind_gym.evaluation.tracks import TrackSuite
 from inframind_gym.policies import resolve_policy
 

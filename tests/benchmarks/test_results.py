@@ -15,8 +15,8 @@ from benchmarks import agents
 from benchmarks.results import read_board, record, refresh_pages, scenarios_table
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, load_results
-from inframind_gym.evaluation.refits import Fit, add_fits
 from inframind_gym.evaluation.runner import run
+from inframind_gym.evaluation.scenarios import Fit, add_fits
 from tests.evaluation.test_tracks import suite
 
 ROOT = Path(__file__).resolve().parents[2]

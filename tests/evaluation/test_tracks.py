@@ -12,7 +12,7 @@ import pytest
 
 from inframind_gym.configs import list_configs
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation import refits, scenarios
+from inframind_gym.evaluation import scenarios
 from inframind_gym.evaluation import track_board as score
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.cells import Cell
@@ -330,8 +330,8 @@ def test_mean_and_worst_cell_stand_beside_the_interquartile_mean(played: Path) -
 
 def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
-    fit = refits.Fit(policy="static:llama-3b:Flash", queries=900)
-    refits.add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
+    fit = scenarios.Fit(policy="static:llama-3b:Flash", queries=900)
+    scenarios.add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
     config = suite(played, refits=str(path))
     plays = {
         (place[1], place[2]): config.fitted.of("random", *place)[0] for place in config.places()
@@ -358,10 +358,10 @@ def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_pa
 
 def test_a_row_says_who_planned(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
-    fit = refits.Fit(policy="planned:Debate:2:own:jsq", queries=900)
-    constant = refits.Fit(policy="backpressure:30", queries=900)  # which is no plan
+    fit = scenarios.Fit(policy="planned:Debate:2:own:jsq", queries=900)
+    constant = scenarios.Fit(policy="backpressure:30", queries=900)  # which is no plan
     for name, one in {"jsq": fit, "backpressure": constant}.items():
-        refits.add_fits(path, 1000, {name: {"mine/plain": one}})
+        scenarios.add_fits(path, 1000, {name: {"mine/plain": one}})
     names = ("adaptive", "jsq", "random", "moa", "backpressure")
     plans = suite(played, refits=str(path), policies=names)
     expected = ["own", "Debate x 2 (fitted)", "IO x 1", "IO x 5", "IO x 1"]
@@ -376,8 +376,8 @@ def test_a_row_says_who_planned(played: Path, tmp_path: Path) -> None:
 def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash", "random")
-    fit = refits.Fit(policy=trainings, queries=0)
-    refits.add_fits(path, 1000, {"random": {"mine/plain": fit}})
+    fit = scenarios.Fit(policy=trainings, queries=0)
+    scenarios.add_fits(path, 1000, {"random": {"mine/plain": fit}})
     config = suite(played, refits=str(path))
     summary = run(config, tmp_path / "r")
     assert summary.cells == 2 * 2 * (3 + 1) + 2 * 4  # loads, seeds, trainings; the other policy
