@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.simulator.workflow.state import FINAL, PLAN, ROUTE
+from inframind_gym.simulator.workflow.state import FINAL, FIRST, PLAN, ROUTE, SECOND
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 
 QUERIES = 12
@@ -113,7 +113,11 @@ def calls_are_what_the_topology_implies(run: dict[str, Any]) -> None:
         final = own["phase"] == FINAL
         assert final.sum() == 1
         assert own["finish_s"][final] == own["finish_s"].max() == query["finish_s"]
+        assert own["submit_s"][final] >= own["finish_s"][~final].max()
         counts = np.bincount(own["node"][~final], minlength=nodes)
+        again = own[own["phase"] == SECOND]
+        first = own[np.isin(own["node"], again["node"]) & (own["phase"] == FIRST)]
+        assert sorted(again["submit_s"]) == sorted(first["finish_s"]), "a second call follows"
         for node, count in enumerate(counts.tolist()):
             role = ROLES[query["role"][node]]
             if count:
