@@ -84,7 +84,8 @@ class Learner(BasePolicy[Any, Any]):
     changed: ClassVar[dict[str, float]] = {}  # defaults that differ from the schema's
 
     def __init__(self, **settings: float) -> None:
-        self.settings: Any = validate({**self.changed, **settings}, self.schema, source=self.name)
+        values, kind = {**self.changed, **settings}, type(self).__name__
+        self.settings: Any = validate(values, self.schema, source=kind)
         self.fingerprint = self.settings.model_dump_json()
 
 

@@ -170,15 +170,18 @@ def resolve_policy(
         )
     what = f"{noun} {text!r}"
     cls = _import_class(text, what, tuple(POLICIES[family]))
-    if entry is not None:
-        cls.name, cls.bound = name, entry.bound
     _check_arguments(cls, what, kwargs)
     try:
-        policy: Policy[Any, Any] = cls(**kwargs)
+        policy = cls(**kwargs)
     except ImportError as error:  # of an extra that is not installed
         raise ConfigError(f"{what} cannot be made: {error}") from error
+    if entry is not None:
+        policy.bound = entry.bound
+        if policy.name == BasePolicy.name:  # without arguments in it
+            policy.name = name
     check_policy(policy, text, family=family)
-    return policy
+    checked: Policy[Any, Any] = policy
+    return checked
 
 
 def check_policy(policy: object, path: str = "", *, family: str = ROUTING) -> None:
