@@ -58,6 +58,7 @@ METHODS: Final = {
     "gptswarm": (12.0, 15.0, 3.0),
 }
 NAMED: Final = 6  # cells that the page names
+SIDES: Final = ("measured", "predicted")
 _MET: Final = {True: "yes", False: "**no**"}
 COLOURS: Final = dict(zip(METHODS, ("#0072b2", "#d55e00", "#009e73", "#aa4499"), strict=True))
 
@@ -120,7 +121,7 @@ def fidelity(
         say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")
         constants = load_constants(POOL, [cell.dataset for cell in cells])
         rows = cell_rows(cells, predict(cells, constants, seeds))
-        found = tables(logs, with_episode_sd(rows, seeds), json.loads(FIT.read_text("utf-8")))
+        found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
         refresh(page, found)
         figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
         save_all(figures, folder)
@@ -170,15 +171,6 @@ def tables(
             ["cell", "mean latency, s", "error", "in sd", "accuracy, %", "error"], _failures(rows)
         ),
     }
-
-
-def with_episode_sd(rows: Sequence[Row], seeds: int) -> list[Row]:
-    """Add `episode_sd`: the relative sd of a cell's mean latency over simulated episodes.
-
-    A measured cell is one episode, so that a perfect model, too, would miss it by as much.
-    """
-    relative = math.sqrt(seeds) / 100.0
-    return [{**row, "episode_sd": relative * row["latency_mean_predicted_se_pct"]} for row in rows]
 
 
 def perfect_model_pct(rows: Sequence[Row], samples: int = 4000) -> float:
@@ -247,26 +239,25 @@ def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:
     """Yield the cells that are worst: by mean latency, or accuracy beyond its sampling error."""
 
     def badness(row: Row) -> float:
-        off = row["latency_s"]["mean"]["error_pct"] / 100.0
-        measured, predicted = row["accuracy"]["measured"], row["accuracy"]["predicted"]
-        low, high = wilson_interval(measured, max(row["num_queries"] or 0, 1))
-        beyond = max(low - predicted, predicted - high, 0.0)
-        return float(max(abs(math.log1p(off)), 5.0 * beyond))  # 6 points weigh as much as a third
+        low, high = wilson_interval(row["accuracy_measured"], row["num_queries"])
+        beyond = max(low - row["accuracy_predicted"], row["accuracy_predicted"] - high, 0.0)
+        off = abs(math.log1p(row["mean_error_pct"] / 100.0))
+        return float(max(off, 5.0 * beyond))  # 6 points weigh as much as a third
 
     for row in sorted(rows, key=badness, reverse=True)[:NAMED]:
-        latency, accuracy, sd = row["latency_s"]["mean"], row["accuracy"], row["episode_sd"]
         name = f"`{row['method']}` {row['dataset']}, {row['arrival_rate_per_min']:g}/min"
         if row["cost_rate"] is not None:
             name += f", cost rate {row['cost_rate']:g}"
         elif row["budget_s"] is not None:
             name += f", budget {row['budget_s']:g}"
+        off, sd = row["mean_error_pct"], row["episode_sd"]
         yield [
             name,
-            f"{latency['measured']:,.0f} → {latency['predicted']:,.0f}",
-            f"{_signed(latency['error_pct'], 0)} %",
-            _signed(latency["error_pct"] / 100.0 / sd) if sd else NONE,
-            f"{100 * accuracy['measured']:.1f} → {100 * accuracy['predicted']:.1f}",
-            _signed(100.0 * (accuracy["predicted"] - accuracy["measured"])),
+            f"{row['mean_measured']:,.0f} → {row['mean_predicted']:,.0f}",
+            f"{_signed(off, 0)} %",
+            _signed(off / 100.0 / sd) if sd else NONE,
+            f"{100 * row['accuracy_measured']:.1f} → {100 * row['accuracy_predicted']:.1f}",
+            _signed(100.0 * (row["accuracy_predicted"] - row["accuracy_measured"])),
         ]
 
 
@@ -292,7 +283,7 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
 # Files beside the page
 
 
-def files_of(logs: Sequence[LogEvidence], rows: Sequence[Row]) -> dict[str, list[Row]]:
+def files_of(logs: Sequence[LogEvidence], rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
     """Return the records of the files beside the page, by name."""
     of_logs: list[Row] = []
     for of in logs:
@@ -306,15 +297,7 @@ def files_of(logs: Sequence[LogEvidence], rows: Sequence[Row]) -> dict[str, list
         for of in logs
         for name, value in of.calibration.parameters.items()
     ]
-    keys = ("method", "dataset", "arrival_rate_per_min", "cost_rate", "budget_s", "num_queries")
-    cells: list[Row] = []
-    for row in rows:
-        line = {key: row[key] for key in keys}
-        for name in ("mean", "p95"):
-            line |= {f"{name}_{key}": value for key, value in row["latency_s"][name].items()}
-        line |= {f"accuracy_{side}": row["accuracy"][side] for side in ("measured", "predicted")}
-        cells.append(line)
-    return {"logs": of_logs, "constants": constants, "cells": cells}
+    return {"logs": of_logs, "constants": constants, "cells": rows}
 
 
 # Plots
@@ -337,20 +320,19 @@ def _logs_figure(logs: Sequence[LogEvidence]) -> Figure:
 def _runs_figure(rows: Sequence[Row]) -> Figure:
     """Draw latency and accuracy of every cell, predicted over measured, in its method's colour."""
     figure, (latency, accuracy) = _panels(2)
-    seconds = [row["latency_s"]["mean"] for row in rows]
-    values = [of[side] for of in seconds for side in ("measured", "predicted")]
+    values = [row[f"mean_{side}"] for row in rows for side in SIDES]
     _diagonal(latency, (0.8 * min(values), 1.25 * max(values)), "mean latency, s")
     latency.set(xscale="log", yscale="log")
-    shares = [100.0 * row["accuracy"][side] for row in rows for side in ("measured", "predicted")]
+    shares = [100.0 * row[f"accuracy_{side}"] for row in rows for side in SIDES]
     _diagonal(accuracy, (min(shares) - 6.0, 102.0), "accuracy, %")
     for row in rows:
-        colour, own = COLOURS[row["method"]], row["accuracy"]
+        colour = COLOURS[row["method"]]
         style: dict[str, Any] = {"s": 16, "color": colour, "alpha": 0.75, "lw": 0, "zorder": 3}
-        of = row["latency_s"]["mean"]
-        latency.scatter(of["measured"], of["predicted"], **style)
-        low, high = wilson_interval(own["measured"], row["num_queries"] or 0)
-        accuracy.plot([100 * low, 100 * high], [100 * own["predicted"]] * 2, color=RULE, lw=0.8)
-        accuracy.scatter(100 * own["measured"], 100 * own["predicted"], **style)
+        latency.scatter(*(row[f"mean_{side}"] for side in SIDES), **style)
+        measured, predicted = (100 * row[f"accuracy_{side}"] for side in SIDES)
+        low, high = wilson_interval(row["accuracy_measured"], row["num_queries"])
+        accuracy.plot([100 * low, 100 * high], [predicted] * 2, color=RULE, lw=0.8)
+        accuracy.scatter(measured, predicted, **style)
     for index, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
         place = (0.03, 0.94 - 0.06 * index)
         latency.text(*place, method, transform=latency.transAxes, color=COLOURS[method])

@@ -8,7 +8,7 @@ checks do, in part if some do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 
 TEXTS: Final = Path(__file__).with_name("paper.yaml")
 PUBLISHED: Final = Path(__file__).with_name("published.yaml")
-DEEPSEEK, LLAMA_3B = MODELS.index("deepseek-32b"), MODELS.index("llama-3b")
-LLAMAS: Final = slice(3, 5)
+DEEPSEEK: Final = MODELS.index("deepseek-32b")
 MODES: Final = ("likeliest", "sample")
 TITLES: Final = {"masrouter": "five agents", "masrouter_one": "one agent"}
-SHEDDING: Final = (("DeepSeek", DEEPSEEK, -1), ("Llama-3B", LLAMA_3B, 1))  # under load: less, more
+SHEDDING: Final = (("DeepSeek", "deepseek-32b", -1), ("Llama-3B", "llama-3b", 1))  # under load
 # As other methods play.
 AS_SHIPPED: Final[dict[str, Any]] = {"mode": "as shipped", "scheduler": "fcfs"}
 SERVED: Final = [{"scheduler": order, "budgets": "tiers"} for order in ("fcfs", "edf")]
+BUSY: Final = {"rate": 200}
+IDLE: Final = {"rate": 10}
 LAMBDA_SWEEPS: Final = (1, 2, 3, 4, 6, 12, 18, 36, 54)
 PROBLEMS: Final = {  # figure of a play -> heading, scale and digits
     "imbalance": ("imbalance", 1.0, 2),
@@ -56,8 +57,7 @@ PROBLEMS: Final = {  # figure of a play -> heading, scale and digits
 VERDICTS: Final = ("does not hold here", "holds in part", "holds")
 CANNOT: Final = "cannot be asked here"
 Values = NDArray[np.float64]
-Cell = Mapping[str, Any]
-Of = Callable[[Cell], Any]  # a figure of a cell, or whether it counts
+Cell = Mapping[str, Any]  # the figures of a play at a rate and a budget
 # Columns of the headline: title -> arguments of `Page.values`.
 COLUMNS: Final[dict[str, dict[str, Any]]] = {
     title: {"policy": policy, "world": world, "mode": mode, "scheduler": scheduler}
@@ -101,6 +101,9 @@ class Page:
 
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self.figures = figures
+        self.plays = {
+            key: list(map(with_shares, of["cells"])) for key, of in figures.items() if "cells" in of
+        }
 
     # Figures by seed
 
@@ -116,41 +119,41 @@ class Page:
 
     def values(
         self,
-        figure: Of | str,
+        figure: str,
         policy: str = "inframind",
         mode: str = "likeliest",
-        where: Of = lambda cell: True,
         *,
         world: str = "math",
         workloads: Sequence[str] = ("math",),
         scheduler: str = "edf",
         budgets: str = "",
+        **where: float,
     ) -> Values:
         """Return the mean of a figure over cells and workloads, of every seed that plays there.
 
-        It is one number for RIVALS, which are not trained.
+        The cells are those that have the figures of `where`: of a rate, a budget, or late. It is
+        one number for RIVALS, which are not trained.
         """
-        get = figure if callable(figure) else lambda cell: cell[figure]
         if policy in RIVALS:
             world, mode = "", "as shipped"
         found = []
         for seed in range(SEEDS if world else 1):
             job = Job("play", policy, world, seed, "", mode, scheduler, budgets)
-            keys = [job._replace(workload=name).key for name in workloads]
-            if all(key in self.figures for key in keys):
-                of = ([get(c) for c in self.figures[key]["cells"] if where(c)] for key in keys)
+            plays = [self.plays.get(job._replace(workload=name).key) for name in workloads]
+            of = [[c[figure] for c in play if where.items() <= c.items()] for play in plays if play]
+            if len(of) == len(workloads):
                 found.append(np.mean([np.mean(values) for values in of]))
         return np.array(found)
 
     def change(
-        self, name: str, figure: Of | str, first: Cell, second: Cell, *form: Any, **both: Any
+        self, name: str, figure: str, first: Cell, second: Cell, *form: Any, **both: Any
     ) -> Check:
         """Return the `arrow` of a figure from one setting of `values` to another."""
         a, b = (self.values(figure, **{**both, **given}) for given in (first, second))
         return arrow(name, a, b, *form)
 
     def changes(
-        self, name: str, figure: Of | str, first: Cell, second: Cell, *form: Any, **both: Any
+        self, name: str, figure: str, first: Cell, second: Cell, *form: Any, **both: Any
     ) -> list[Check]:
         """Return `change` for each way to play."""
         given = (figure, first, second, *form)
@@ -162,30 +165,30 @@ class Page:
         """Return the checks of every claim, by the claims' names in `paper.yaml`."""
         return {
             "load_by_batch": self._batches(),
-            "load_by_rate": self._loads(at(rate=200), at(rate=10)),
-            "load_by_cell": self._loads(lambda c: c["cost"] > 1, lambda c: c["cost"] <= 1),
+            "load_by_rate": self._loads(BUSY, IDLE),
+            "load_by_cell": self._loads({"late": True}, {"late": False}),
             "lambda": self._lambda(),
             "constraint": self._constraint(),
             "imbalance": self._against("imbalance", 100, form=(-1, 1.0, 2)),
             "queueing": self._against("avoidable", 100, form=(-1, 1.0)),
             "wasted": self._against("wasted", 100, form=(-1,)),
             "idle": [
-                *self._between("accuracy", at(rate=10), at(rate=100), "solved, "),
-                *self._between(strategy(2), at(rate=10), at(rate=100), "DeepThink, "),
+                *self._between("accuracy", {"rate": 10}, {"rate": 100}, "solved, "),
+                *self._between("DeepThink", {"rate": 10}, {"rate": 100}, "DeepThink, "),
             ],
-            "tier_10": self._between(joint(LLAMA_3B, 0), at(budget=10), at(budget=1000)),
+            "tier_10": self._between("llama-3b, Flash", {"budget": 10}, {"budget": 1000}),
             "tier_30": [
-                *self._between(share(LLAMAS), at(budget=30), at(budget=1000), "30 s, "),
-                *self._between(share(LLAMAS), at(budget=50), at(budget=1000), "50 s, "),
+                *self._between("llamas", {"budget": 30}, {"budget": 1000}, "30 s, "),
+                *self._between("llamas", {"budget": 50}, {"budget": 1000}, "50 s, "),
             ],
-            "tier_100": self._level(share(DEEPSEEK), 0.05, -1, budget=100),
+            "tier_100": self._level("deepseek-32b", 0.05, -1, budget=100),
             "tier_200": self._between(
-                share(DEEPSEEK), at(budget=200, rate=10), at(budget=200, rate=200)
+                "deepseek-32b", {"budget": 200, "rate": 10}, {"budget": 200, "rate": 200}
             ),
-            "tier_300": self._between(share(DEEPSEEK), at(budget=300), at(budget=30)),
+            "tier_300": self._between("deepseek-32b", {"budget": 300}, {"budget": 30}),
             "tier_600": self._level("slo_own", 0.95, budget=600, rate=200),
-            "tier_1000": self._between("accuracy", at(budget=1000), at(budget=30)),
-            "joint_deepthink": self._level(deepthink_gap, 0.0),
+            "tier_1000": self._between("accuracy", {"budget": 1000}, {"budget": 30}),
+            "joint_deepthink": self._level("deepthink_gap", 0.0),
             "telemetry": [*self._ablation("no_telemetry"), self._shedding()],
             "predictors": self._ablation("predicted_latency"),
             "pathways": self._ablation("single_pathway"),
@@ -209,24 +212,24 @@ class Page:
     def _batches(self) -> list[Check]:
         trainings = self.trainings("inframind")
         cheap, dear = (np.array([f[key] for f in trainings]) for key in ("cheap", "dear"))
-        return [arrow(name, cheap[:, of], dear[:, of], sign) for name, of, sign in SHEDDING]
+        indices = [(name, MODELS.index(model), sign) for name, model, sign in SHEDDING]
+        return [arrow(name, cheap[:, of], dear[:, of], sign) for name, of, sign in indices]
 
-    def _loads(self, high: Of, low: Of, policy: str = "inframind") -> list[Check]:
-        given: list[Any] = [{"policy": policy, "where": where} for where in (low, high)]
+    def _loads(self, high: Cell, low: Cell, policy: str = "inframind") -> list[Check]:
         return [
-            self.change(f"{name}, {shown(mode)}", share(model), *given, sign, mode=mode)
+            self.change(f"{name}, {shown(mode)}", model, low, high, sign, mode=mode, policy=policy)
             for mode, (name, model, sign) in product(MODES, SHEDDING)
         ]
 
-    def _between(self, figure: Of | str, high: Of, low: Of, name: str = "") -> list[Check]:
+    def _between(self, figure: str, high: Cell, low: Cell, name: str = "") -> list[Check]:
         """Compare a figure of `inframind` in two groups of cells: the first is to be larger."""
-        return self.changes(name, figure, {"where": low}, {"where": high})
+        return self.changes(name, figure, low, high)
 
-    def _level(self, figure: Of | str, level: float, sign: int = 1, **where: Any) -> list[Check]:
+    def _level(self, figure: str, level: float, sign: int = 1, **where: Any) -> list[Check]:
         """Compare a figure of `inframind` with a number: it is to be above (sign 1) or below."""
         out = []
         for mode in MODES:
-            found = self.values(figure, mode=mode, where=at(**where))
+            found = self.values(figure, mode=mode, **where)
             out.append(Check(shown(mode), interval(found, sign=level == 0), sign * (found - level)))
         return out
 
@@ -247,7 +250,7 @@ class Page:
         cost = np.array([f["cost"] for f in self.trainings("inframind")])
         out = [Check("training", interval(cost, 1, 2, False), 1.0 - cost)]
         for rate in (10, 100, 200):
-            mean = self.values("cost", mode="sample", where=at(rate=rate))
+            mean = self.values("cost", mode="sample", rate=rate)
             out.append(Check(f"{rate}/min, sampled", interval(mean, 1, 2, False), 1.0 - mean))
         return out
 
@@ -295,8 +298,8 @@ class Page:
     def _shedding(self) -> Check:
         """Compare how far drawn actions move from DeepSeek with the rate, without telemetry."""
         without, having = (
-            self.values(share(DEEPSEEK), policy, "sample", at(rate=200))
-            - self.values(share(DEEPSEEK), policy, "sample", at(rate=10))
+            self.values("deepseek-32b", policy, "sample", rate=200)
+            - self.values("deepseek-32b", policy, "sample", rate=10)
             for policy in ("no_telemetry", "inframind")
         )
         return arrow("DeepSeek's change, sampled, without → with", without, having, -1)
@@ -328,7 +331,7 @@ class Page:
             "training batches, C̄ ≤ 1 → > 1": named["load_by_batch"],
             "10 → 200/min": named["load_by_rate"],
             "cells, C ≤ 1 → > 1": named["load_by_cell"],
-            "`inframind_v2`, 10 → 200/min": self._loads(at(rate=200), at(rate=10), "inframind_v2"),
+            "`inframind_v2`, 10 → 200/min": self._loads(BUSY, IDLE, "inframind_v2"),
         }
         for title, checks in rows.items():
             for check in checks:
@@ -354,12 +357,11 @@ class Page:
     def tiers_table(self) -> str:
         """Tabulate models and strategies by budget, means over rates and seeds, MATH."""
         measured = yaml.safe_load(TEXTS.read_text("utf-8"))["math_tiers"]
-        figures: list[Any] = [*map(share, range(5)), *map(strategy, range(3)), "slo_own"]
+        figures = (*MODELS, *STRATEGIES, "slo_own")
         body: list[list[str]] = []
         for budget, there in measured.items():
             for mode in MODES:
-                given: dict[str, Any] = {"mode": mode, "where": at(budget=budget)}
-                means = (self.values(figure, **given).mean() for figure in figures)
+                means = (self.values(name, mode=mode, budget=budget).mean() for name in figures)
                 texts = (f"{100 * mean:.0f}" for mean in means)
                 body.append([f"{budget} s, {shown(mode)}", *texts])
             body.append([f"{budget} s, measured elsewhere", *map(str, there), NONE])
@@ -371,7 +373,7 @@ class Page:
         for (title, column), rate in product(COLUMNS.items(), (10, 100)):
             row = [f"{title}, {rate}/min"]
             for name, (_, scale, digits) in PROBLEMS.items():
-                found = self.values(name, where=at(rate=rate), workloads=WORKLOADS, **column)
+                found = self.values(name, rate=rate, workloads=WORKLOADS, **column)
                 row.append(f"{scale * found.mean():.{digits}f}")
             body.append(row)
         return table(["", *(heading for heading, *_ in PROBLEMS.values())], body)
@@ -389,7 +391,7 @@ class Page:
                 within = f"{cell['slo_100s']:.1f}" if "slo_100s" in cell else NONE
                 row.append(f"{cell['accuracy']:.1f} / {cell['latency_mean_s']:.0f} / {within}")
             for column in COLUMNS.values():
-                given = {"where": at(rate=rate), "workloads": (workload,), **column}
+                given = {"rate": rate, "workloads": (workload,), **column}
                 solved, latency, in_time = (
                     self.values(name, **given).mean() for name in ("accuracy", "latency", "slo_100")
                 )
@@ -430,7 +432,7 @@ class Page:
         body: list[list[str]] = []
         for title, policy, mode in rows:
             of: dict[str, Any] = {"policy": policy, "mode": mode}
-            found = [self.values("goodput", where=at(rate=rate), **of) for rate in RATES]
+            found = [self.values("goodput", rate=rate, **of) for rate in RATES]
             found.append(self.values("goodput", **of))
             found.append(self.values("goodput", world="all", workloads=WORKLOADS, **of))
             body.append([title, str(SEEDS), *(interval(one, sign=False) for one in found)])
@@ -445,7 +447,7 @@ class Page:
         ranks: dict[tuple[str, float], Values] = {}  # (policies, draws)
         for figure, rate in product(("accuracy", "goodput"), (10.0, 100.0)):
             found = [
-                self.values(figure, where=at(rate=rate), workloads=draw, **column)
+                self.values(figure, rate=rate, workloads=draw, **column)
                 for column, draw in product(rows.values(), draws)
             ]
             ranks[figure, rate] = np.reshape(found, (len(rows), DRAWS))
@@ -486,7 +488,7 @@ class Page:
         for panel, (name, title) in zip(panels, titles.items(), strict=True):
             for label, column in COLUMNS.items():
                 given = {"workloads": WORKLOADS, **column}
-                found = [self.values(name, where=at(rate=rate), **given) for rate in RATES]
+                found = [self.values(name, rate=rate, **given) for rate in RATES]
                 halves = [100 * half_width(one) if len(one) > 1 else 0.0 for one in found]
                 means = [100 * one.mean() for one in found]
                 label = label.replace("`", "")
@@ -507,40 +509,22 @@ def refresh_page(figures: Mapping[str, Any], docs: Path, *, check: bool = False)
     return [] if fresh else [path]
 
 
-# Parts of cells
+def with_shares(cell: Cell) -> Cell:
+    """Add whether queries are late in the mean, shares in the decisions, and DeepThink's gap.
 
-
-def at(rate: float | None = None, budget: float | None = None) -> Of:
-    """Return whether a cell is at a rate and a budget; None: at any."""
-    return lambda cell: rate in (None, cell["rate"]) and budget in (None, cell["budget"])
+    The gap is DeepThink's share of the two largest models' decisions less of the smallest's.
+    """
+    joint = np.array(cell["joint"])  # (M, S)
+    models, strategies = joint.sum(axis=1).tolist(), joint.sum(axis=0).tolist()
+    of = [row[2] / row.sum() if row.any() else 0.0 for row in (joint[:2].sum(0), joint[3:].sum(0))]
+    shares = dict(zip((*MODELS, *STRATEGIES), models + strategies, strict=True))
+    shares |= {"llamas": joint[3:].sum(), "llama-3b, Flash": joint[-1, 0]}
+    return {**cell, **shares, "deepthink_gap": of[0] - of[1], "late": cell["cost"] > 1}
 
 
 def everywhere(rate: float, workloads: Sequence[str] = WORKLOADS) -> dict[str, Any]:
     """Return the arguments of `Page.values` for all workloads at a rate."""
-    return {"world": "all", "workloads": workloads, "where": at(rate=rate)}
-
-
-def share(models: int | slice) -> Of:
-    """Return the share of a model, or of several, of the decisions."""
-    return lambda cell: float(np.sum(cell["joint"][models]))
-
-
-def strategy(index: int) -> Of:
-    """Return a strategy's share of the decisions."""
-    return lambda cell: float(sum(row[index] for row in cell["joint"]))
-
-
-def joint(model: int, index: int) -> Of:
-    """Return the share of a model with a strategy."""
-    return lambda cell: float(cell["joint"][model][index])
-
-
-def deepthink_gap(cell: Cell) -> float:
-    """Return DeepThink's share of the two largest models' decisions less of the smallest's."""
-    large = np.sum(cell["joint"][:2], axis=0)
-    small = np.sum(cell["joint"][3:], axis=0)
-    of = [row[2] / row.sum() if row.sum() else 0.0 for row in (large, small)]
-    return float(of[0] - of[1])
+    return {"world": "all", "workloads": workloads, "rate": rate}
 
 
 # Texts

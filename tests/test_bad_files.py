@@ -159,7 +159,7 @@ def json_cases() -> Iterator[Case]:
         for key, value in changes.items():
             yield kind, f"{key}.jsonl", lines(whole | {key: value})
     for key, value in (
-        ("accuracy", 2), ("arrival_rate", 0), ("latency", -1), ("latency", {"mean": 10**200}),
+        ("accuracy", 2), ("arrival_rate", 0), ("latency", 1), ("latency", {"mean": -1}),
         ("model_distribution", {"a": 1e308, "b": 1e308}), ("n_episodes", 10**290), ("budget", "x"),
     ):  # fmt: skip
         yield "runs", f"{key}.json", json.dumps({"mas": {"math": [CELL | {key: value}]}}).encode()

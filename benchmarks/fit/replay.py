@@ -64,8 +64,6 @@ from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
 Ints = NDArray[np.int64]
 DEFAULT_SEEDS: Final = 8
-USUAL_QUERIES: Final = 500  # of an episode, where the cell has no count: as published
-USUAL_EDGES: Final = 5  # where a cell has none: the middle of the measured 4 to 7
 CALL_TIMEOUT_S: Final = 600.0
 PROPOSAL_TOKENS: Final = 1000  # that an aggregator reads of an answer at most: 4,000 characters
 BARE_PROMPT_TOKENS: Final = 30  # chat template, and at most a line of instructions
@@ -174,7 +172,7 @@ def graphs_of(cell: MeasuredCell, pool: PoolConfig) -> tuple[Graph, ...]:
         return ()
     models = len(pool.models)
     pairs = list(combinations(range(models), 2))
-    edges = USUAL_EDGES if cell.edges is None else round(cell.edges)
+    edges = round(cell.edges)
     if edges > len(pairs):
         raise ConfigError(f"{cell.source}: {edges} edges; {models} nodes have at most {len(pairs)}")
     drawn = np.random.default_rng(0).permutation(len(pairs))[:edges]
@@ -314,7 +312,7 @@ def predict(
     together: dict[tuple[str, float | None, int], list[int]] = {}  # what can be simulated at once
     for index, cell in enumerate(cells):
         edges = cell.edges if cell.method == "gptswarm" else None
-        length = (cell.num_queries or USUAL_QUERIES).bit_length()  # arrays have one length
+        length = cell.num_queries.bit_length()  # arrays have one length
         together.setdefault((cell.method, edges, length), []).append(index)
     out: dict[int, Prediction] = {}
     size = max(1, _BATCH // seeds)
@@ -346,7 +344,7 @@ def _simulate(cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -
         tasks.select(np.concatenate(groups)),
         np.repeat(np.arange(len(groups), dtype=np.int32), sizes),
     )
-    counts = np.repeat([cell.num_queries or USUAL_QUERIES for cell in cells], seeds)
+    counts = np.repeat([cell.num_queries for cell in cells], seeds)
     shape, card = (len(counts), int(counts.max())), cards(pool)
     slots = int(card["max_num_seqs"].sum())
     ring = 1 << (MAX_NODES * (slots + 1) - 1).bit_length()
@@ -399,15 +397,13 @@ def _prediction(done: NDArray[np.void]) -> Prediction:
     latency_s = done["latency_s"]
     means = latency_s.mean(axis=1)
     quantiles = np.quantile(latency_s, list(QUANTILES.values()), axis=1).mean(axis=1)
-    mean, error = float(means.mean()), 0.0
-    if len(done) > 1:
-        error = float(means.std(ddof=1) / np.sqrt(len(done)))
+    mean = float(means.mean())
     return Prediction(
         accuracy=float(done["solved"].mean(axis=1).mean()),
         latency_s={"mean": mean, **dict(zip(QUANTILES, quantiles.tolist(), strict=True))},
         calls=float(done["calls"].mean()),
         completion_tokens=float(done["output_tokens"].mean()),
-        latency_mean_se=error / mean,
+        latency_mean_sd=float(means.std(ddof=1)) / mean if len(done) > 1 else 0.0,
     )
 
 

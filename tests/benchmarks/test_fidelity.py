@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -109,8 +108,7 @@ def test_the_page_is_filled_and_stays_the_same(
 
 
 def test_a_perfect_model_misses_by_chance_alone() -> None:
-    rows = [{"latency_mean_predicted_se_pct": 10.0 / np.sqrt(8)} for _ in range(101)]
-    found = fidelity.perfect_model_pct(fidelity.with_episode_sd(rows, 8))
+    found = fidelity.perfect_model_pct([{"episode_sd": 0.1}] * 101)
     assert found == pytest.approx(6.745, abs=0.05)  # 10 %: a normal's quartile
 
 
