@@ -16,8 +16,8 @@ import contextlib
 import logging
 import math
 import os
+import queue
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -264,9 +264,8 @@ class VllmBackend:
     _answers: dict[int, dict[int, str]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _done: list[Completion] = field(default_factory=list)
     _open: dict[int, tuple[Call, float]] = field(default_factory=dict)  # in flight; when submitted
+    _done: queue.SimpleQueue[Completion] = field(default_factory=queue.SimpleQueue)
     _closed: bool = False
 
     # The protocol, for the driver's thread
@@ -277,12 +276,9 @@ class VllmBackend:
 
     def submit(self, call: Call) -> None:
         """Hand a call over; a failure is part of its completion."""
-        with self._changed:
-            if self._closed:
-                return
+        if not self._closed:
             self._open[call.id] = call, time.monotonic()
-        if not self.servers.loop.call(self._start, call):
-            self._finish(call, ChatResult(time.monotonic(), error="the pool is closed"), None)
+            self.servers.loop.call(self._start, call)
 
     def wait(self, until_s: float | None) -> list[Completion]:
         """Wait for a completion, or until the time.
@@ -290,13 +286,13 @@ class VllmBackend:
         KeyboardInterrupt leaves everything as it is. Without a time and with no call in flight
         there is nothing to wait for: returns at once.
         """
-        with self._changed:
-            left_s = None if until_s is None else max(until_s - self.now_s(), 0.0)
-            self._changed.wait_for(
-                lambda: self._done or (until_s is None and not self._open), left_s
-            )
-            done, self._done = sorted(self._done, key=lambda c: (c.finish_s, c.call)), []
-            return done
+        done, left_s = [], None if until_s is None else max(until_s - self.now_s(), 0.0)
+        blocks = until_s is not None or bool(self._open)  # a call is in `_done`, then not `_open`
+        with contextlib.suppress(queue.Empty):
+            done.append(self._done.get(blocks, left_s))
+            while True:
+                done.append(self._done.get_nowait())
+        return sorted(done, key=lambda c: (c.finish_s, c.call))
 
     def telemetry(self) -> Telemetry:
         """Return the metrics of the last poll in this episode."""
@@ -308,18 +304,14 @@ class VllmBackend:
 
     def close(self) -> None:
         """Cancel what is in flight and wait until it is: each of those calls is in the log."""
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
 
         async def cancel() -> None:
             await cancel_all(self._tasks)
 
-        try:
-            self.servers.loop.run(cancel())
-        except RuntimeError:  # the servers' loop was stopped
-            return
+        self.servers.loop.run(cancel())
         for call, submit_s in list(self._open.values()):  # never begun
             self._finish(call, ChatResult(submit_s), None)
 
@@ -432,8 +424,6 @@ class VllmBackend:
                 self.servers.log.write(record)
         except Exception:
             _log.exception("call %d cannot be logged", call.id)
-        with self._changed:
-            self._open.pop(call.id, None)
-            if not self._closed:
-                self._done.append(completion)
-                self._changed.notify_all()
+        if not self._closed:
+            self._done.put(completion)
+        self._open.pop(call.id, None)
