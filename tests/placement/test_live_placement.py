@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.placement.state import LOAD, OFFLOAD, WAKE
+from tests.live.launch.play import ENV
 from tests.live.vllm_server.fake import Answer
 from tests.placement.live_toys import (
     LLAMA3,
@@ -281,3 +284,22 @@ def test_ctrl_c_twice_while_it_closes_leaves_no_server(
         with pytest.raises(KeyboardInterrupt):
             play.live.close()
         assert server.fake is None
+
+
+FORGOTTEN = """
+import sys
+from pathlib import Path
+from tests.placement.live_toys import Stage, on_gpu_0
+
+play = Stage(Path(sys.argv[1]), initial="empty")
+on_gpu_0(play, 0)
+server = play.servers[0, 0]
+end = server.stop
+server.stop = lambda: (end(), print("stopped"))
+"""
+
+
+def test_a_program_that_forgets_to_close_leaves_no_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORGOTTEN, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=ENV, timeout=300)
+    assert (ended.returncode, ended.stdout) == (0, "stopped\n"), ended.stderr

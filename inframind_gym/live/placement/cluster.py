@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -426,21 +426,18 @@ class LivePlacement(PlacementSimulation):
             if why:
                 _log.error("%s: %s", instance.name, why)
 
-        stopped = threading.Event()
-
-        def stop_all() -> None:
-            try:
-                with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
-                    list(threads.map(stop, self._instances.values()))
-            finally:
-                stopped.set()
-
-        threading.Thread(target=stop_all, name="placement-close").start()
-        while not stopped.is_set():
-            try:
-                stopped.wait()  # a join that is interrupted takes the thread for one that is over
-            except KeyboardInterrupt:
-                interrupted = True
+        left = set[Future[None]]()
+        with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
+            for instance in self._instances.values():
+                try:
+                    left.add(threads.submit(stop, instance))
+                except RuntimeError:  # the interpreter ends, and starts no threads
+                    stop(instance)
+            while left:
+                try:
+                    left = wait(left).not_done
+                except KeyboardInterrupt:
+                    interrupted = True
         self._instances = {}
         self.traffic.reset()
         loop, self._loop = self._loop, None
