@@ -24,6 +24,7 @@ from inframind_gym.simulator.workflow.dispatch import (
 from inframind_gym.simulator.workflow.state import START
 from tests.simulator.workflow.surrogate_backend import SurrogateBackend
 
+MODELS = ("llama-3b", "deepseek-32b", "qwen-14b", "mistral-24b", "llama-8b")
 NUM_MODELS = 5
 NUM_STRATEGIES = 3
 

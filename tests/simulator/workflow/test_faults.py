@@ -1,4 +1,4 @@
-"""Faults within an episode: the driver agrees with the compiled loop, and with live servers."""
+"""Faults within an episode, in the compiled loop and in the driver."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
@@ -16,45 +14,12 @@ from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.server.state import LOST
-from tests.simulator.workflow.backend_play import both, by_node, play, same_sweep
+from tests.simulator.workflow.backend_play import MODELS, both, by_node, play, same_sweep
 
-MODELS = ("llama-3b", "deepseek-32b", "qwen-14b", "mistral-24b", "llama-8b")
 ALL_DOWN = [
     {"kind": "down", "model": m, "from_s": 4.0 + i, "to_s": 30.0} for i, m in enumerate(MODELS)
 ]
 Seen = tuple[NDArray[Any], NDArray[np.float32]]  # contexts, observations
-SECONDS = st.floats(0.5, 30.0)
-
-
-@st.composite
-def faults(draw: st.DrawFn) -> list[dict[str, Any]]:
-    found = []
-    for _ in range(draw(st.integers(1, 4))):
-        fault: dict[str, Any] = {
-            "kind": draw(st.sampled_from(["down", "down", "slow", "telemetry"]))
-        }
-        if draw(st.booleans()):
-            fault["model"] = draw(st.sampled_from(MODELS))
-            fault["from_s"] = draw(SECONDS)
-            fault["to_s"] = fault["from_s"] + draw(SECONDS)
-        else:
-            fault["every_s"], fault["lasts_s"] = draw(SECONDS), draw(SECONDS)
-        if fault["kind"] == "slow":
-            fault["factor"] = draw(st.floats(0.5, 4.0))
-        if fault["kind"] == "telemetry" and draw(st.booleans()):
-            fault["delay_s"] = draw(SECONDS)
-        found.append(fault)
-    return found
-
-
-@settings(max_examples=20, deadline=None)
-@given(faults(), st.integers(0, 99), st.sampled_from(["parallel", "sequential"]), st.booleans())
-def test_the_driver_agrees_with_the_compiled_loop(
-    drawn: list[dict[str, Any]], seed: int, execution: str, impatient: bool
-) -> None:
-    client = {"call_timeout_s": 7.3 if impatient else None, "call_attempts": 2}
-    loops = {"level": "joint", "execution": execution, "system_features": ["queue", "e2e", "kv"]}
-    same_sweep(*both(False, seed, 300.0, faults=drawn, **client, **loops))
 
 
 def test_nothing_is_decided_while_no_model_is_up() -> None:
