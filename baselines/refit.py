@@ -24,11 +24,12 @@ import gymnasium as gym
 import numpy as np
 
 from baselines.recipes import MOST_AGENTS, RecipeOfRow, candidates
+from inframind_gym.configs import load_yaml_model
 from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.cells import Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.queries import names_of
-from inframind_gym.evaluation.scenarios import Fit, add_fits, load_refits, load_track
+from inframind_gym.evaluation.scenarios import Fit, Refits, add_fits, load_track
 from inframind_gym.evaluation.track_board import SCORE
 from inframind_gym.evaluation.tracks import Stream, TrackPlayer, TrackSuite
 from inframind_gym.policies import Policy, PolicySpec, resolve_policy
@@ -355,7 +356,7 @@ def refit_places(
     for track, scenario in dict.fromkeys(places):
         place = f"{name_of(track)}/{scenario}"
         for name in routers or ("fixed_recipe",):
-            known = load_refits(out).fits if out.is_file() else {}
+            known = load_yaml_model(out, Refits).fits if out.is_file() else {}
             if place in known.get(name, {}):
                 continue
             if name.startswith("sb3_"):

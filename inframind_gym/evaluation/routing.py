@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -108,8 +109,24 @@ class StreamSuite(Suite):
         if self.division == "route" and plan_single_calls:
             plan_single_calls()
 
+    @cached_property
+    def datasets(self) -> tuple[str, ...] | None:
+        """Datasets of the folder of tasks; None of the built-in ones."""
+        from inframind_gym.tasks import load_tasks
+
+        if self.tasks == "builtin":
+            return None
+        if not Path(self.tasks).is_dir():
+            raise ConfigError(f"tasks: there is no folder {self.tasks}.")
+        return tuple(dict.fromkeys(load_tasks(self.tasks, split=self.split).datasets))
+
     def resolve(self) -> Self:
-        """Make the path of the tasks absolute."""
+        """Check the folder of tasks, and make its path absolute.
+
+        Raises:
+            InfraMindError: There is no such folder, or its tasks cannot be read.
+        """
+        _ = self.datasets
         tasks = self.tasks if self.tasks == "builtin" else str(Path(self.tasks).resolve())
         return super(StreamSuite, self.model_copy(update={"tasks": tasks})).resolve()
 
@@ -125,19 +142,6 @@ class StreamSuite(Suite):
         """Add the names of models, strategies and topologies, and the division."""
         shared = {"names": names_of(self.models), "division": self.division}
         return shared | super().header()
-
-
-def datasets_of(tasks: str, split: str) -> tuple[str, ...]:
-    """Return the datasets in a folder of tasks.
-
-    Raises:
-        InfraMindError: There is no such folder, or its tasks cannot be read.
-    """
-    from inframind_gym.tasks import load_tasks
-
-    if not Path(tasks).is_dir():
-        raise ConfigError(f"tasks: there is no folder {tasks}.")
-    return tuple(dict.fromkeys(load_tasks(tasks, split=split).datasets))
 
 
 def about_division(board: Mapping[str, Any]) -> str:
@@ -332,9 +336,8 @@ class RoutingSuite(StreamSuite):
             rescale = {"rescale": True} if isinstance(self.arrivals, str) else {}
             path = str(Path(arrivals["path"]).resolve())
             update["arrivals"] = {**arrivals, **rescale, "path": path}
-        names, datasets = self.workloads, None
-        if self.tasks != "builtin":
-            datasets = datasets_of(self.tasks, self.split)
+        names, datasets = self.workloads, self.datasets
+        if datasets is not None:
             played = (one for name in names for one in (datasets if name == MIXED else (name,)))
             names, shipped = tuple(dict.fromkeys(played)), list_configs("workloads")
             for name in names:

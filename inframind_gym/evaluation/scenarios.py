@@ -250,15 +250,6 @@ class Refits(StrictModel):
         return {name: max(fit.queries for fit in own.values()) for name, own in self.fits.items()}
 
 
-def load_refits(path: Path) -> Refits:
-    """Read a file of refits.
-
-    Raises:
-        ConfigError: It cannot be read or is malformed.
-    """
-    return load_yaml_model(path, Refits)
-
-
 def add_fits(path: Path, budget_queries: int, fits: Mapping[str, Mapping[str, Fit]]) -> None:
     """Add fits to a file, which need not exist.
 
@@ -266,7 +257,7 @@ def add_fits(path: Path, budget_queries: int, fits: Mapping[str, Mapping[str, Fi
         ConfigError: The file has fits of another budget, or one has used more.
         ConfigError: It cannot be read, or trainings of a policy differ in their number.
     """
-    old = load_refits(path) if path.is_file() else Refits(budget_queries=budget_queries)
+    old = load_yaml_model(path, Refits) if path.is_file() else Refits(budget_queries=budget_queries)
     if old.budget_queries != budget_queries:
         raise ConfigError(
             f"{path}: its fits had {old.budget_queries:,} simulated queries each, not "

@@ -57,9 +57,15 @@ _UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeErro
 
 
 def plan(suite: Suite, command: Sequence[str] = ()) -> tuple[dict[str, Any], dict[Cell, str]]:
-    """Return the content of ``run.json``, and the cells of a resolved suite with their ids."""
+    """Return the content of ``run.json``, and the cells of a resolved suite with their ids.
+
+    Its "settings" are what all cells share and what their results depend on: two runs may share a
+    folder only if they are equal.
+    """
     policies = {name: suite.resolve_policy(name) for name in suite.policies}
-    settings, origin = settings_of(suite), provenance()
+    versions = {name: version(name) for name in ("numpy", "numba")}
+    settings = {"format": FORMAT, "simulator": SIMULATOR_VERSION, **versions, **suite.settings()}
+    origin = provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     header: dict[str, Any] = {
         "settings": settings,
@@ -93,15 +99,6 @@ def enter_cells(suite: Suite, header: dict[str, Any]) -> dict[Cell, str]:
         ids[cell] = cell.id(shared, header["policies"][cell.policy])
         planned.setdefault(cell.policy, {})[ids[cell]] = cell.where
     return ids
-
-
-def settings_of(suite: Suite) -> dict[str, Any]:
-    """Return what all cells of a resolved suite share and what their results depend on, as JSON.
-
-    Two runs may share a results folder only if it is equal.
-    """
-    versions = {name: version(name) for name in ("numpy", "numba")}
-    return {"format": FORMAT, "simulator": SIMULATOR_VERSION, **versions, **suite.settings()}
 
 
 def policy_fingerprint(policy: Any) -> dict[str, Any]:

@@ -195,12 +195,6 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
 # Tables
 
 
-def track_tables(board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
-    """Put scores by track before the metrics, and scores by cell behind them."""
-    cells = [_cells_table(board)] if len(board["places"]) > 1 else []
-    return [scores_table(board), *tables, *cells]
-
-
 def ranked_policies(board: Mapping[str, Any]) -> list[str]:
     """Return the policies, best mean over the tracks first."""
     scores: dict[str, list[float]] = {}
@@ -264,7 +258,7 @@ def scores_table(board: Mapping[str, Any]) -> Table:
     return Table(title, headings, body, caption, best=best)
 
 
-def _cells_table(board: Mapping[str, Any]) -> Table:
+def cells_table(board: Mapping[str, Any]) -> Table:
     """Make the table of the places, with rates, bounds and scores."""
     policies, names = ranked_policies(board), ("track", "scenario", "load")
     scores = {(row["policy"], *(row[n] for n in names)): row[SCORE] for row in board["rows"]}

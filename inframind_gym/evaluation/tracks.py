@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from inframind_gym.configs import list_configs
+from inframind_gym.configs import list_configs, load_yaml_model
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation import track_board
 from inframind_gym.evaluation.cells import Axis, Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.oracle import make_oracle, work_of_calls
 from inframind_gym.evaluation.play import Fields, Played, Player, PolicyFailedError
 from inframind_gym.evaluation.queries import QueryBatch, Window, columns_of, stream_length
-from inframind_gym.evaluation.routing import NumQueries, StreamSuite, datasets_of
+from inframind_gym.evaluation.routing import NumQueries, StreamSuite
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Load,
@@ -31,7 +31,6 @@ from inframind_gym.evaluation.scenarios import (
     Scenario,
     TrackConfig,
     load_limits,
-    load_refits,
     load_track,
 )
 from inframind_gym.evaluation.store import policy_fingerprint
@@ -272,7 +271,8 @@ class TrackSuite(StreamSuite):
     @classmethod
     def tables(cls, board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
         """Put scores by track before the metrics, and scores by cell behind them."""
-        return track_board.track_tables(board, tables)
+        cells = [track_board.cells_table(board)] if len(board["places"]) > 1 else []
+        return [track_board.scores_table(board), *tables, *cells]
 
     # A scenario at a load, its plan and a policy
 
@@ -330,7 +330,7 @@ class TrackSuite(StreamSuite):
     @cached_property
     def fitted(self) -> Refits:
         """Fitted policies; none without a file."""
-        return Refits() if self.refits is None else load_refits(Path(self.refits))
+        return Refits() if self.refits is None else load_yaml_model(self.refits, Refits)
 
     def trainings(self, policy: str, place: Place) -> int:
         """Return how many trainings of a policy were entered for a place; 1 without a fit."""
@@ -394,12 +394,8 @@ class TrackSuite(StreamSuite):
             if scenario not in known:
                 raise ConfigError(f"scenarios: {unknown('scenario', scenario, sorted(known))}")
         _ = self._limits, self.fitted
-        update: dict[str, Any] = {}
-        if self.tasks != "builtin":
-            datasets_of(self.tasks, self.split)
-        if self.refits is not None:
-            update["refits"] = str(Path(self.refits).resolve())
-        return super(TrackSuite, self.model_copy(update=update)).resolve()
+        refits = None if self.refits is None else str(Path(self.refits).resolve())
+        return super(TrackSuite, self.model_copy(update={"refits": refits})).resolve()
 
     def settings(self) -> dict[str, Any]:
         """Return the settings; a policy's refits are part of what the policy is (`fitted_as`)."""

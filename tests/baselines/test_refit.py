@@ -11,8 +11,9 @@ import pytest
 
 from baselines import refit
 from baselines.recipes import candidates
+from inframind_gym.configs import load_yaml_model
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation.scenarios import load_refits
+from inframind_gym.evaluation.scenarios import Refits
 from inframind_gym.evaluation.tracks import TrackSuite
 from inframind_gym.policies import resolve_policy
 
@@ -81,7 +82,7 @@ def test_a_budget_that_allows_less_tries_fewer_recipes(config: TrackSuite, tmp_p
         refit.fit_recipes(config, "mine", "plain", 100, ROUNDS)
     out, track = tmp_path / "refits.yaml", config.tracks[0]
     refit.refit_places([(track, "plain")], 6_000, out, ROUNDS)
-    fits = load_refits(out)
+    fits = load_yaml_model(out, Refits)
     assert 0 < max(fits.queries().values()) <= 6_000
     (recipe,) = fits.of("fixed_recipe", "mine", "plain", 0.2)
     assert recipe.startswith("fixed_recipe:")
@@ -93,7 +94,7 @@ def test_a_budget_that_allows_less_tries_fewer_recipes(config: TrackSuite, tmp_p
 def test_a_router_gets_the_plan_with_which_it_does_best(config: TrackSuite, tmp_path: Path) -> None:
     out, track = tmp_path / "refits.yaml", config.tracks[0]
     refit.refit_places([(track, "plain")], 100_000, out, routers=["jsq", "linucb"])
-    fits = load_refits(out)
+    fits = load_yaml_model(out, Refits)
     for router in ("jsq", "linucb"):
         (plan,) = fits.of(router, "mine", "plain", 0.2)
         assert plan.startswith("planned:") and plan.endswith(router)
@@ -131,14 +132,16 @@ def test_a_rule_gets_the_argument_that_does_best(
     monkeypatch.setattr(refit, "_share", lambda *of: float(of[3] == "backpressure:100"))
     out = tmp_path / "refits.yaml"
     refit.refit_places([("steady", "math")], 1000, out, routers=["backpressure"])
-    assert load_refits(out).of("backpressure", "steady", "math", 0.9) == ("backpressure:100",)
+    assert load_yaml_model(out, Refits).of("backpressure", "steady", "math", 0.9) == (
+        "backpressure:100",
+    )
 
 
 def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     path = tmp_path / "refits.yaml"
     refit.enter_fit(path, "static=static:llama-3b:Flash:900", ["steady/math"], 1000)
     refit.enter_fit(path, "random=random,static:llama-3b:Flash:0", ["steady/mbpp"], 1000)
-    found = load_refits(path)
+    found = load_yaml_model(path, Refits)
     assert found.of("static", "steady", "math", 0.9) == ("static:llama-3b:Flash",)
     assert found.of("random", "steady", "mbpp", 0.9) == ("random", "static:llama-3b:Flash")
     assert found.queries() == {"static": 900, "random": 0}
