@@ -56,16 +56,18 @@ _UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeErro
 # The header: what a run is, and which cells it plans
 
 
-def plan(suite: Suite, command: Sequence[str] = ()) -> tuple[dict[str, Any], dict[Cell, str]]:
+def plan(
+    suite: Suite, command: Sequence[str] = (), settings: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[Cell, str]]:
     """Return the content of ``run.json``, and the cells of a resolved suite with their ids.
 
     Its "settings" are what all cells share and what their results depend on: two runs may share a
-    folder only if they are equal.
+    folder only if they are equal. `settings` replaces some of them.
     """
     policies = {name: suite.resolve_policy(name) for name in suite.policies}
-    versions = {name: version(name) for name in ("numpy", "numba")}
-    settings = {"format": FORMAT, "simulator": SIMULATOR_VERSION, **versions, **suite.settings()}
-    origin = provenance()
+    versions: dict[str, Any] = {name: version(name) for name in ("numpy", "numba")}
+    versions |= {"format": FORMAT, "simulator": SIMULATOR_VERSION}
+    settings, origin = {**versions, **suite.settings(), **(settings or {})}, provenance()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     header: dict[str, Any] = {
         "settings": settings,
@@ -85,11 +87,6 @@ def plan(suite: Suite, command: Sequence[str] = ()) -> tuple[dict[str, Any], dic
         "runs": [{"started": started, "command": list(command), "git": origin["git"]}],
         "left_out": {},
     }
-    return header, enter_cells(suite, header)
-
-
-def enter_cells(suite: Suite, header: dict[str, Any]) -> dict[Cell, str]:
-    """Return the cells of a suite with their ids, and list them in its header as planned."""
     ids: dict[Cell, str] = {}
     header["planned"] = planned = dict[str, dict[str, str]]()
     for cell in suite.cells():
@@ -98,7 +95,7 @@ def enter_cells(suite: Suite, header: dict[str, Any]) -> dict[Cell, str]:
         shared = content_hash([header["settings_hash"], *contents])
         ids[cell] = cell.id(shared, header["policies"][cell.policy])
         planned.setdefault(cell.policy, {})[ids[cell]] = cell.where
-    return ids
+    return header, ids
 
 
 def policy_fingerprint(policy: Any) -> dict[str, Any]:

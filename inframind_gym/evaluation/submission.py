@@ -34,7 +34,7 @@ from inframind_gym.configs import Name, NonNegativeInt, StrictModel, list_config
 from inframind_gym.errors import ConfigError, InfraMindError, shortened, unknown
 from inframind_gym.evaluation import store
 from inframind_gym.evaluation.board import Results
-from inframind_gym.evaluation.cells import Cell, content_hash
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.play import PolicyFailedError
 from inframind_gym.evaluation.runner import play as play_cells
 from inframind_gym.evaluation.stats import Episode
@@ -195,19 +195,16 @@ def _planned(
             "(docs/submissions.md)."
         )
     command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
-    header, _ = store.plan(suite, command)
-    if header["bounds"]:
-        raise ConfigError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
     # How live servers would be called matters to no simulated result.
     there = {n: stated["settings"][n] for n in (*_PACKAGES, "live") if n in stated["settings"]}
-    header["settings"] |= there
+    header, ids = store.plan(suite, command, there)
+    if header["bounds"]:
+        raise ConfigError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
     if differing := store.differences(stated, header):
         raise ConfigError(
             f"{submission.name} is not a run of the suite {submission.suite} as it is shipped here:"
             f" {shortened('; '.join(differing), 600)}. Run the suite again."
         )
-    header["settings_hash"] = content_hash(header["settings"])
-    ids = store.enter_cells(suite, header)
     origin = ("python", "packages", "machine", "git")
     header |= {key: stated[key] for key in origin if key in stated}
     runs = [{key: run[key] for key in ("started", "git") if key in run} for run in stated["runs"]]
