@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -13,25 +13,31 @@ class HungError(BaseException):  # policies catch their own exceptions
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `HungError` in a block after so many seconds, and after as many again.
+def interruptible() -> Iterator[Callable[[float], None]]:
+    """Yield what sets after how many seconds `HungError` is raised in the block; 0: it is not.
 
-    It is raised as soon as the block is in Python, and on the main thread alone.
+    It is raised as soon as the block is in Python, and on the main thread alone. Entering the block
+    takes ten times as long as setting the seconds: a loop enters it once.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda seconds: None
         return
-    over = False
+    limit_s = 0.0
 
     def interrupt(*_: object) -> None:
-        if not over:
-            raise HungError(seconds)
+        if limit_s:
+            raise HungError(limit_s)
+
+    def within(seconds: float) -> None:
+        nonlocal limit_s
+        limit_s = seconds
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
     handler = signal.signal(signal.SIGALRM, interrupt)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.0)
     try:
-        yield
+        yield within
     finally:
-        over = True  # first of all: entering a function may deliver the signal
+        limit_s = 0.0  # first of all: entering a function may deliver the signal
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.core import check_actions, checked_arguments
 from inframind_gym.errors import InfraMindError
 from inframind_gym.evaluation.cells import Cell
-from inframind_gym.timeouts import HungError, time_limit
+from inframind_gym.timeouts import HungError, interruptible
 
 Fields = dict[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
 Played = tuple[Cell, Fields]
@@ -87,7 +87,8 @@ class Batch:
     @contextmanager
     def calling(self) -> Iterator[None]:
         """Blame the policy for what goes wrong in a block, or takes longer than it may."""
-        with blame(self.cells), time_limit(self.suite.policy_limit_s):
+        with blame(self.cells), interruptible() as within:
+            within(self.suite.policy_limit_s)
             yield
 
 
@@ -127,14 +128,17 @@ class Player:
         """Play a batch that has begun."""
         simulation, policy = batch.simulation, batch.policy
         truth = getattr(policy, "sees_truth", False)
-        while len(rows := np.flatnonzero(~batch.over())):
-            contexts = simulation.contexts(rows, truth=truth)
-            with batch.calling():
-                actions = policy.act_batch(batch.observations[rows], contexts, rows)
-                batch.actions[rows] = check_actions(actions, simulation.highs, len(rows))
-            actions = simulation.checked(batch.actions)
-            simulation.step(rows, actions, batch.observations)
-            self.progress(batch.note(rows))
+        with interruptible() as within:
+            while len(rows := np.flatnonzero(~batch.over())):
+                contexts = simulation.contexts(rows, truth=truth)
+                with blame(batch.cells):
+                    within(self.suite.policy_limit_s)
+                    actions = policy.act_batch(batch.observations[rows], contexts, rows)
+                    within(0.0)
+                    batch.actions[rows] = check_actions(actions, simulation.highs, len(rows))
+                actions = simulation.checked(batch.actions)
+                simulation.step(rows, actions, batch.observations)
+                self.progress(batch.note(rows))
         return [(cell, batch.columns(row)) for row, cell in enumerate(batch.cells)]
 
     def check(self, cell: Cell) -> None:

@@ -34,7 +34,7 @@ from inframind_gym.simulator.workflow.state import CONTEXT, PLAN, ROUTE
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.simulator.workload import load_profiles, load_workload
 from inframind_gym.tasks import DOMAINS, TaskSet
-from inframind_gym.timeouts import HungError, time_limit
+from inframind_gym.timeouts import HungError, interruptible
 
 _log = logging.getLogger(__name__)
 ROW: Final = np.zeros(1, np.int64)
@@ -179,7 +179,8 @@ class TimedPolicy:
             seen = self._compact.of(seen, context["time_s"], number, ROW)
         context["query"] = ordinal(number)
         try:
-            with time_limit(self.limit_s):
+            with interruptible() as within:
+                within(self.limit_s)
                 decided = self._policy.act_batch(seen, context, ROW)
         except HungError:
             self._rests_until_s = time.monotonic() + _REST_S
