@@ -18,7 +18,7 @@ GROUND = ("errors", "files", "configs", "progress", "sockets", "timeouts")
 # What a layer may import beside itself and the ground. `envs` and `policies` know one another:
 # an environment can have a policy carry out its plans, a policy reads an environment's `spec`.
 LAYERS = {
-    **dict.fromkeys((*GROUND, "registration", "tasks"), ()),
+    **dict.fromkeys((*GROUND, "tasks"), ()),
     "simulator": ("tasks",),
     "teams": ("tasks", "simulator", "envs", "policies"),
     "envs": ("tasks", "simulator", "policies", "live", "teams"),
@@ -30,7 +30,7 @@ LAYERS = {
     "check": ("simulator", "tasks", "policies", "evaluation", "teams", "live"),
     "train": ("evaluation",),
     "cli": ("check", "tasks", "simulator", "envs", "evaluation", "calibration", "live", "__init__"),
-    "__init__": ("registration",),
+    "__init__": (),
     "__main__": ("cli",),
 }
 ABOVE = ("agents", "baselines", "benchmarks", "examples", "tests")

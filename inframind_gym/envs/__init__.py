@@ -1,4 +1,4 @@
-"""The Gymnasium environments, made by id (`inframind_gym.registration`).
+"""The Gymnasium environments, made by id (`inframind_gym.ENVIRONMENTS`).
 
 core           `Env` and `VectorEnv` around a `Simulation`: forms, masks, checks of actions
 routing        Executor and Stream; routing_config: arguments; routing_simulation: the batch of
