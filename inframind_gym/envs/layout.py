@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 from gymnasium import spaces
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from inframind_gym.simulator.workflow.backend import Telemetry
 
 LONGEST_S: Final = 1e6  # bound of the time features: nothing observed lasts longer
-SYSTEM_FEATURES: Final = ("queue", "e2e", "kv", "in_flight")
+SystemFeature = Literal["queue", "e2e", "kv", "in_flight"]
+SYSTEM_FEATURES: Final[tuple[str, ...]] = get_args(SystemFeature)
 
 # Numbers of each model in a "compact" observation, with their lowest and highest.
 COMPACT: Final = {

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.envs.core import Floats, Ints
+from inframind_gym.envs.layout import SystemFeature
 from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.simulator.server.faults import Fault
 from inframind_gym.simulator.server.pool import Scheduler
@@ -94,7 +95,7 @@ class EnvConfig(StrictModel):
     truncate_overrun_s: Seconds | None = None
     observation: Literal["full", "index", "compact", "dict"] = "full"
     credit: bool = False
-    system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
+    system_features: tuple[SystemFeature, ...] = ("queue", "e2e")
     metrics_poll_s: Seconds | None = None
     call_timeout_s: Seconds | None = None
     call_attempts: Annotated[int, within(1, 1000)] = 3

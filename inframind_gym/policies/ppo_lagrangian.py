@@ -37,16 +37,15 @@ from inframind_gym.policies.adaptive import AdaptivePolicy, Outlook
 from inframind_gym.policies.base import Completed, Contexts
 from inframind_gym.policies.checkpoint import SHIPPED, check_shapes, fingerprint, load_as
 from inframind_gym.policies.networks import draw, log_softmax
-from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 from inframind_gym.tasks import DOMAINS, EMBED_DIM
 
 NAME: Final = "ppo_lagrangian"
 SAMPLE: Final = "sample"
 SHARPNESS: Final = 100.0  # logits of a right answer, where recipes are drawn
 KINDS: Final = ("IO", "Reflection", "Debate")  # topologies of recipes
-STYLES: Final = ("Flash", "Concise", "DeepThink")
 RECIPE: Final = 7  # numbers of a recipe that change
-FIXED: Final = len(KINDS) + len(STYLES) + 3  # and that do not
+FIXED: Final = len(KINDS) + len(STRATEGIES) + 3  # and that do not
 SHUT: Final = -1e6  # score of a recipe that cannot be chosen
 TEXT: Final = 8  # numbers that a question's embedding becomes
 QUERY: Final = len(DOMAINS) + 9 + TEXT
@@ -190,8 +189,8 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         last = recipes.models.clip(0)[np.arange(len(recipes)), (recipes.models >= 0).sum(1) - 1]
         parts = [recipes.topology == TOPOLOGIES.index(kind) for kind in KINDS]
         parts += [
-            recipes.strategy == (spec.strategies.index(style) if style in spec.strategies else -1)
-            for style in STYLES
+            recipes.strategy == (spec.strategies.index(name) if name in spec.strategies else -1)
+            for name in STRATEGIES
         ]
         parts += [
             (recipes.num_agents - 1) / 2.0,
