@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -41,14 +41,6 @@ POLICIES: Final = ("fixed_recipe", "fixed_recipe_by_rate")
 _MOST_PLACES: Final = 500_000  # queries of all rows of an environment
 ARGUMENTS: Final = {"backpressure": ("10", "30", "100")}  # of rules, to choose from
 DECISIONS: Final = 500_000  # of a learner; the shipped networks have as many of each workload
-
-
-@dataclass
-class Budget:
-    """Simulated queries that a fit may use."""
-
-    queries: int
-    used: int = 0
 
 
 class _Player(TrackPlayer):
@@ -85,204 +77,188 @@ ROUNDS: Final = (
 CHOICE: Final = Round(3, float("inf"), 1000, 1, 1)  # between a learner's trainings
 
 
-def fit_recipes(
-    suite: TrackSuite, track: str, scenario: str, queries: int, rounds: Sequence[Round] = ROUNDS
-) -> dict[str, dict[str, Fit]]:
-    """Return the recipes for a scenario: one for all of its loads, and one for each.
-
-    The suite is of the validation split. With `fit_on` the recipe is chosen on the track's
-    scenarios of those workloads.
-
-    Returns:
-        Policy -> place -> fit, as `Refits.fits` has them.
-
-    Raises:
-        ConfigError: The budget does not allow three recipes, or no scenario of the track has a
-            workload of `fit_on`.
-    """
-    loads = suite.at(track, scenario, 1.0).track.loads
-    sources, budget = _sources(suite, track, scenario), Budget(queries)
-    kwargs = suite.env_kwargs((track, sources[0], loads[0]), resolve_policy("random"))
-    env: Any = gym.make_vec(TrackSuite.env_id, num_envs=1, **kwargs).unwrapped
-    spec: PolicySpec = env.policy_spec()
-    actions = np.random.default_rng(0).permutation(candidates(spec.num_actions))
-    places = [[(track, one, load) for one in sources] for load in loads]
-    scores = np.zeros((len(actions), len(loads)))
-    for number, of in enumerate(rounds, 1):
-        last = number == len(rounds)
-        once = sum(_played(suite, place, of).arrivals for own in places for place in own)
-        left = queries - budget.used
-        share = left if last else left // 2  # longer streams need the rest
-        if share < once:
-            raise ConfigError(
-                f"{track}/{scenario}: a recipe takes {once:,} queries in round {number} of "
-                f"{len(rounds)}, and {share:,} of {queries:,} are left for it."
-            )
-        actions = actions[: share // once]  # the best of the round before come first
-        episodes = min(of.episodes, share // once // len(actions))
-        of = of._replace(episodes=episodes)
-        at_loads = [[_play(suite, at, actions, of, budget) for at in own] for own in places]
-        scores = np.asarray(np.mean(at_loads, axis=1).T, np.float64)
-        if not last:
-            keep = _leading(scores, of.kept)
-            actions, scores = actions[keep], scores[keep]
-    mean = scores.mean(axis=1)
-    best, place = int(mean.argmax()), f"{track}/{scenario}"
-    by_load = scores.argmax(axis=0)
-    return {
-        "fixed_recipe": {place: _fit(spec, actions[best], budget, float(mean[best]))},
-        "fixed_recipe_by_rate": {
-            f"{place}/{load:g}": _fit(spec, actions[at], budget, float(scores[at, i]))
-            for i, (load, at) in enumerate(zip(loads, by_load.tolist(), strict=True))
-        },
-    }
-
-
-def fit_router(suite: TrackSuite, track: str, scenario: str, router: str, queries: int) -> Fit:
-    """Return the plan and the strategy with which a router does best over the loads of a scenario.
+class Fitting:
+    """Fits to a scenario of a track; with its `fit_on` to the track's scenarios of those workloads.
 
     Args:
-        suite: Of the validation split.
-        track: Name of a track.
-        scenario: Of the track; with `fit_on` as for recipes.
-        router: Name of a policy that routes calls. One that learns keeps its own strategies.
-        queries: Budget of all.
+        suite: of the validation split.
+        track: its name.
+        scenario: of the track.
+        queries: budget of simulated queries for recipes, or for the plan of a router.
+
+    Attributes:
+        used: simulated queries so far.
 
     Raises:
-        InfraMindError: The budget does not allow the search, or the policy plans itself.
+        ConfigError: no scenario of the track has a workload of `fit_on`.
     """
-    sources, budget = _sources(suite, track, scenario), Budget(queries)
-    strategies = ("own",) if hasattr(resolve_policy(router), "observe") else ("own", *STRATEGIES)
 
-    def ranked(plans: Sequence[str], of: Round) -> list[str]:
-        scores = {}
-        for plan in plans:
-            scores[plan] = _share(suite, track, sources, f"planned:{plan}:{router}", of, budget)
-            if budget.used > queries:
-                raise ConfigError(f"{track}/{scenario}: {router} needs more than {queries:,}.")
-        found.update(scores)
-        return sorted(scores, key=lambda plan: -scores[plan])
+    def __init__(self, suite: TrackSuite, track: str, scenario: str, queries: int = 0) -> None:
+        self.suite, self.place, self.queries, self.used = suite, f"{track}/{scenario}", queries, 0
+        of, first = suite.at(track, scenario, 1.0), suite.seed_list[0]
+        self.track, self.loads, self.first_seed = track, of.track.loads, first
+        self.sources = [scenario]
+        if wanted := of.scenario.fit_on:
+            others = {k: v for k, v in of.track.scenarios.items() if k != scenario}
+            self.sources = [name for name, one in others.items() if one.workload in wanted]
+        if not self.sources:
+            raise ConfigError(f"{self.place}: no scenario has a workload of its fit_on.")
 
-    found: dict[str, float] = {}  # of the longest streams that a plan has played
-    strategy = ranked([f"IO:1:{name}" for name in strategies], ROUNDS[0])[0].rpartition(":")[2]
-    several = distinct_plans(range(1, MOST_AGENTS + 1))[1:]  # the first is one agent in IO
-    ranked([f"{TOPOLOGIES[t]}:{agents}:{strategy}" for t, agents in several], ROUNDS[0])
-    best = ranked(sorted(found, key=lambda plan: -found[plan])[:3], ROUNDS[1])[0]
-    policy = f"planned:{best}:{router}"
-    return Fit(policy=policy, queries=budget.used, score=round(found[best], 4))
+    def recipes(self, rounds: Sequence[Round] = ROUNDS) -> dict[str, dict[str, Fit]]:
+        """Return the best recipe over all loads, and the best at each.
 
+        Returns:
+            Policy -> place -> fit, as `Refits.fits` has them.
 
-def fit_learner(suite: TrackSuite, track: str, scenario: str, name: str, runs: Path) -> Fit:
-    """Train a learner of Stable-Baselines3 for a scenario; the shipped one plays if it does better.
+        Raises:
+            ConfigError: the budget does not allow one stream of a recipe.
+        """
+        first: Place = (self.track, self.sources[0], self.loads[0])
+        kwargs = self.suite.env_kwargs(first, resolve_policy("random"))
+        env: Any = gym.make_vec(TrackSuite.env_id, num_envs=1, **kwargs).unwrapped
+        spec: PolicySpec = env.policy_spec()
+        actions = np.random.default_rng(0).permutation(candidates(spec.num_actions))
+        places = [[(self.track, one, load) for one in self.sources] for load in self.loads]
+        scores = np.zeros((len(actions), len(self.loads)))
+        for number, of in enumerate(rounds, 1):
+            last = number == len(rounds)
+            once = sum(_played(self.suite, at, of).arrivals for own in places for at in own)
+            left = self.queries - self.used
+            share = left if last else left // 2  # longer streams need the rest
+            if share < once:
+                raise ConfigError(
+                    f"{self.place}: a recipe takes {once:,} queries in round {number} of "
+                    f"{len(rounds)}, and {share:,} of {self.queries:,} are left for it."
+                )
+            actions = actions[: share // once]  # the best of the round before come first
+            episodes = min(of.episodes, share // once // len(actions))
+            of = of._replace(episodes=episodes)
+            at_loads = [[self.play(at, actions, of) for at in own] for own in places]
+            scores = np.asarray(np.mean(at_loads, axis=1).T, np.float64)
+            if not last:
+                keep = _leading(scores, of.kept)
+                actions, scores = actions[keep], scores[keep]
 
-    Args:
-        suite: Of the validation split.
-        track: Name of a track.
-        scenario: Of the track; with `fit_on` as for recipes.
-        name: Name of a policy that `inframind train` makes: `sb3_ppo`, …
-        runs: Folder of trainings.
+        def fit(action: Ints, score: float) -> Fit:
+            model, strategy = divmod(int(action[-1]), spec.num_strategies)
+            plan = TOPOLOGIES[action[0]], action[1] + 1
+            parts = (*plan, spec.models[model], spec.strategies[strategy])
+            return self._fit(":".join(["fixed_recipe", *map(str, parts)]), score)
 
-    Raises:
-        ConfigError: It cannot be trained, or the folder holds another training.
-    """
-    from agents.runs import BEST, Run
+        mean, by_load = scores.mean(axis=1), scores.argmax(axis=0)
+        best = int(mean.argmax())
+        return {
+            "fixed_recipe": {self.place: fit(actions[best], float(mean[best]))},
+            "fixed_recipe_by_rate": {
+                f"{self.place}/{load:g}": fit(actions[at], float(scores[at, i]))
+                for i, (load, at) in enumerate(zip(self.loads, by_load.tolist(), strict=True))
+            },
+        }
 
-    sources, budget = _sources(suite, track, scenario), Budget(0, DECISIONS)
-    streams = [suite.at(track, one, 1.0) for one in sources]
-    capacities = {one.scenario.workload: one.limits.capacity_per_min for one in streams}
-    changes = [
-        f"turns={json.dumps({'workload': list(capacities)})}",
-        f"capacity_per_min={json.dumps(capacities)}",
-        f"env.pool={streams[0].scenario.pool}",
-        f"env.budget_s={list(streams[0].scenario.drawn_s)}",
-        f"steps={DECISIONS}",
-    ]
-    train, config = read_config(name, changes)
-    world = content_hash(config.model_dump(mode="json"))[:8]  # several scenarios may have the same
-    run = Run(runs / f"{name}-{world}", resume=True)
-    train(config, run)
-    scores = {
-        policy: _share(suite, track, sources, policy, CHOICE, budget)
-        for policy in (f"{name}:{run.out / BEST}", name)
-    }
-    best = max(scores, key=scores.__getitem__)
-    return Fit(policy=best, queries=budget.used, score=round(scores[best], 4))
+    def router(self, name: str) -> Fit:
+        """Return the plan and the strategy with which a router of calls does best over the loads.
 
+        One that learns keeps its own strategies.
 
-def fit_argument(suite: TrackSuite, track: str, scenario: str, name: str) -> Fit:
-    """Return the rule with the one of its `ARGUMENTS` that does best over a scenario's loads.
+        Raises:
+            InfraMindError: the budget does not allow the search, or the policy plans itself.
+        """
+        learns = hasattr(resolve_policy(name), "observe")
+        found: dict[str, float] = {}  # of the longest streams that a plan has played
 
-    Args:
-        suite: Of the validation split.
-        track: Name of a track.
-        scenario: Of the track; with `fit_on` as for recipes.
-        name: Of the rule; it routes one agent a query, and chooses strategies itself.
-    """
-    sources, budget = _sources(suite, track, scenario), Budget(0)
-    scores = {
-        policy: _share(suite, track, sources, policy, CHOICE, budget)
-        for policy in (f"{name}:{argument}" for argument in ARGUMENTS[name])
-    }
-    best = max(scores, key=scores.__getitem__)
-    return Fit(policy=best, queries=budget.used, score=round(scores[best], 4))
+        def ranked(plans: Sequence[str], of: Round) -> list[str]:
+            scores = {}
+            for plan in plans:
+                scores[plan] = self.share(f"planned:{plan}:{name}", of)
+                if self.used > self.queries:
+                    raise ConfigError(f"{self.place}: {name} needs more than {self.queries:,}.")
+            found.update(scores)
+            return sorted(scores, key=lambda plan: -scores[plan])
 
+        strategies = ["own", *([] if learns else STRATEGIES)]
+        strategy = ranked([f"IO:1:{one}" for one in strategies], ROUNDS[0])[0].rpartition(":")[2]
+        several = distinct_plans(range(1, MOST_AGENTS + 1))[1:]  # the first is one agent in IO
+        ranked([f"{TOPOLOGIES[t]}:{agents}:{strategy}" for t, agents in several], ROUNDS[0])
+        best = ranked(sorted(found, key=lambda plan: -found[plan])[:3], ROUNDS[1])[0]
+        return self._fit(f"planned:{best}:{name}", found[best])
 
-def _share(
-    suite: TrackSuite, track: str, sources: Sequence[str], policy: str, of: Round, budget: Budget
-) -> float:
-    """Return the mean score over the bound of a policy, over the loads of scenarios of a track."""
-    player, shares = _Player(suite), []
-    player.round, player.recipes = of, resolve_policy(policy)
-    for source in sources:
-        places = [(track, source, load) for load in suite.at(track, source, 1.0).track.loads]
-        budget.used += sum(_played(suite, place, of).arrivals for place in places)
-        seed = suite.seed_list[0] + 1000 * (of.number + 1)
-        cells = [TrackSuite.cell(policy, *place, seed=seed) for place in places]
-        informed = [suite.at(*place).limits.informed[place[2]] for place in places]
-        shares.append(_scores(player, cells) / informed)
-    return float(np.mean(shares))
+    def learner(self, name: str, runs: Path) -> Fit:
+        """Train a learner of Stable-Baselines3; the shipped one plays if it does better.
+
+        Args:
+            name: of a policy that `inframind train` makes: `sb3_ppo`, …
+            runs: folder of trainings.
+
+        Raises:
+            ConfigError: it cannot be trained, or the folder holds another training.
+        """
+        from agents.runs import BEST, Run
+
+        streams = [self.suite.at(self.track, one, 1.0) for one in self.sources]
+        capacities = {one.scenario.workload: one.limits.capacity_per_min for one in streams}
+        changes = [
+            f"turns={json.dumps({'workload': list(capacities)})}",
+            f"capacity_per_min={json.dumps(capacities)}",
+            f"env.pool={streams[0].scenario.pool}",
+            f"env.budget_s={list(streams[0].scenario.drawn_s)}",
+            f"steps={DECISIONS}",
+        ]
+        train, config = read_config(name, changes)
+        world = content_hash(config.model_dump(mode="json"))[:8]  # several scenarios may have one
+        run = Run(runs / f"{name}-{world}", resume=True)
+        train(config, run)
+        self.used += DECISIONS
+        return self.best_of([f"{name}:{run.out / BEST}", name])
+
+    def argument(self, name: str) -> Fit:
+        """Return a rule, which routes one agent a query, with the best of its `ARGUMENTS`."""
+        return self.best_of([f"{name}:{argument}" for argument in ARGUMENTS[name]])
+
+    def best_of(self, policies: Sequence[str]) -> Fit:
+        """Return the policy that does best over the loads."""
+        scores = {policy: self.share(policy, CHOICE) for policy in policies}
+        best = max(scores, key=scores.__getitem__)
+        return self._fit(best, scores[best])
+
+    def share(self, policy: str, of: Round) -> float:
+        """Return the mean score over the bound of a policy, over the loads of the sources."""
+        player, shares = _Player(self.suite), []
+        player.round, player.recipes = of, resolve_policy(policy)
+        for source in self.sources:
+            loads = self.suite.at(self.track, source, 1.0).track.loads
+            places = [(self.track, source, load) for load in loads]
+            self.used += sum(_played(self.suite, at, of).arrivals for at in places)
+            seed = self.first_seed + 1000 * (of.number + 1)
+            cells = [TrackSuite.cell(policy, *at, seed=seed) for at in places]
+            informed = [self.suite.at(*at).limits.informed[at[2]] for at in places]
+            shares.append(_scores(player, cells) / informed)
+        return float(np.mean(shares))
+
+    def play(self, place: tuple[str, str, float], actions: Ints, of: Round) -> Floats:
+        """Return the mean score over the bound (C,) of actions in the same episodes at a place."""
+        played = _played(self.suite, place, of)
+        first = self.first_seed + 1000 * (of.number + 1)  # no round plays the episodes of another
+        seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
+        chosen = np.repeat(actions, of.episodes, axis=0)
+        player, scores = _Player(self.suite), np.zeros(len(chosen))
+        player.round = of
+        at_once = max(1, _MOST_PLACES // played.num_queries)
+        for start in range(0, len(chosen), at_once):
+            player.recipes = RecipeOfRow(chosen[start : start + at_once])
+            rows = range(start, min(start + at_once, len(chosen)))
+            cells = [TrackSuite.cell(str(row), *place, seed=seeds[row]) for row in rows]
+            scores[start : start + at_once] = _scores(player, cells)
+        self.used += len(chosen) * played.arrivals
+        each = scores.reshape(len(actions), of.episodes)
+        return np.asarray(each.mean(axis=1) / played.limits.informed[place[2]], np.float64)
+
+    def _fit(self, policy: str, score: float) -> Fit:
+        return Fit(policy=policy, queries=self.used, score=round(score, 4))
 
 
 def _played(suite: TrackSuite, place: Place, of: Round) -> Stream:
     """Return what is played at a place in a round."""
     return replace(suite.at(*place), count=of.scored, most_s=of.most_s)
-
-
-def _sources(suite: TrackSuite, track: str, scenario: str) -> list[str]:
-    """Return the scenarios on which the recipes of one are chosen."""
-    played = suite.at(track, scenario, 1.0)
-    if not played.scenario.fit_on:
-        return [scenario]
-    found = [
-        name
-        for name, other in played.track.scenarios.items()
-        if other.workload in played.scenario.fit_on and name != scenario
-    ]
-    if not found:
-        raise ConfigError(f"{track}/{scenario}: no scenario has a workload of its fit_on.")
-    return found
-
-
-def _play(
-    suite: TrackSuite, place: tuple[str, str, float], actions: Ints, of: Round, budget: Budget
-) -> Floats:
-    """Return the mean score over the bound (C,) of actions in the same episodes at a place."""
-    played = _played(suite, place, of)
-    informed = played.limits.informed[place[2]]
-    first = suite.seed_list[0] + 1000 * (of.number + 1)  # no round plays the episodes of another
-    seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
-    chosen = np.repeat(actions, of.episodes, axis=0)
-    player, scores = _Player(suite), np.zeros(len(chosen))
-    player.round = of
-    at_once = max(1, _MOST_PLACES // played.num_queries)
-    for start in range(0, len(chosen), at_once):
-        player.recipes = RecipeOfRow(chosen[start : start + at_once])
-        rows = range(start, min(start + at_once, len(chosen)))
-        cells = [TrackSuite.cell(str(row), *place, seed=seeds[row]) for row in rows]
-        scores[start : start + at_once] = _scores(player, cells)
-    budget.used += len(chosen) * played.arrivals
-    each = scores.reshape(len(actions), of.episodes)
-    return np.asarray(each.mean(axis=1) / informed, np.float64)
 
 
 def _scores(player: _Player, cells: Sequence[Cell]) -> Floats:
@@ -297,13 +273,6 @@ def _leading(scores: Floats, count: int) -> Ints:
     order = [np.argsort(-scores.mean(axis=1), kind="stable")[:count]]
     order += [np.argsort(-at, kind="stable")[: max(1, count // 4)] for at in scores.T]
     return np.array(list(dict.fromkeys(np.concatenate(order).tolist())), np.int64)
-
-
-def _fit(spec: PolicySpec, action: Ints, budget: Budget, score: float) -> Fit:
-    model, strategy = divmod(int(action[-1]), spec.num_strategies)
-    parts = (TOPOLOGIES[action[0]], action[1] + 1, spec.models[model], spec.strategies[strategy])
-    policy = ":".join(["fixed_recipe", *map(str, parts)])
-    return Fit(policy=policy, queries=budget.used, score=round(score, 4))
 
 
 def places_of(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -359,17 +328,15 @@ def refit_places(
             known = load_yaml_model(out, Refits).fits if out.is_file() else {}
             if place in known.get(name, {}):
                 continue
-            if name.startswith("sb3_"):
-                fit = fit_learner(suite, name_of(track), scenario, name, runs)
-                found = {name: {place: fit}}
+            fitting = Fitting(suite, name_of(track), scenario, queries)
+            if not routers:
+                found = fitting.recipes(rounds)
+            elif name.startswith("sb3_"):
+                found = {name: {place: fitting.learner(name, runs)}}
             elif name in ARGUMENTS:
-                fit = fit_argument(suite, name_of(track), scenario, name)
-                found = {name: {place: fit}}
-            elif routers:
-                fit = fit_router(suite, name_of(track), scenario, name, queries)
-                found = {name: {place: fit}}
+                found = {name: {place: fitting.argument(name)}}
             else:
-                found = fit_recipes(suite, name_of(track), scenario, queries, rounds)
+                found = {name: {place: fitting.router(name)}}
             add_fits(out, queries, found)
             say(f"{place}: {next(iter(found[name].values())).policy}")
 

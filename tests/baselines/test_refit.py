@@ -54,7 +54,7 @@ def test_a_fit_takes_the_best_recipe_within_its_budget(
     chosen = [0, 7, 30, 60, 90, 120]
     monkeypatch.setattr(refit, "candidates", lambda routes: candidates(routes)[chosen])
     budget = 20_000
-    found = refit.fit_recipes(config, "mine", "plain", budget, ROUNDS)
+    found = refit.Fitting(config, "mine", "plain", budget).recipes(ROUNDS)
     assert set(found) == set(refit.POLICIES)
     assert list(found["fixed_recipe"]) == ["mine/plain"]
     assert list(found["fixed_recipe_by_rate"]) == ["mine/plain/0.2", "mine/plain/2"]
@@ -71,15 +71,16 @@ def test_a_fit_takes_the_best_recipe_within_its_budget(
 def test_every_recipe_plays_as_if_alone(config: TrackSuite) -> None:
     place, of = ("mine", "plain", 0.2), refit.Round(0, 10.0, 20, 2, 1)
     actions = candidates(15)[[0, 30, 120]]
-    together = refit._play(config, place, actions, of, refit.Budget(0))
-    alone = [refit._play(config, place, one[None], of, refit.Budget(0))[0] for one in actions]
+    fitting = refit.Fitting(config, "mine", "plain")
+    together = fitting.play(place, actions, of)
+    alone = [fitting.play(place, one[None], of)[0] for one in actions]
     assert together.tolist() == alone
     assert len(set(alone)) > 1
 
 
 def test_a_budget_that_allows_less_tries_fewer_recipes(config: TrackSuite, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="queries in round 1 of 2, and 50 of 100"):
-        refit.fit_recipes(config, "mine", "plain", 100, ROUNDS)
+        refit.Fitting(config, "mine", "plain", 100).recipes(ROUNDS)
     out, track = tmp_path / "refits.yaml", config.tracks[0]
     refit.refit_places([(track, "plain")], 6_000, out, ROUNDS)
     fits = load_yaml_model(out, Refits)
@@ -101,35 +102,35 @@ def test_a_router_gets_the_plan_with_which_it_does_best(config: TrackSuite, tmp_
         assert 0 < fits.queries()[router] <= 100_000
     assert ":own:" in fits.of("linucb", "mine", "plain", 2.0)[0]  # it learns strategies itself
     with pytest.raises(ConfigError, match="jsq needs more than 100"):
-        refit.fit_router(config, "mine", "plain", "jsq", 100)
+        refit.Fitting(config, "mine", "plain", 100).router("jsq")
     with pytest.raises(ConfigError, match="plans queries itself"):
-        refit.fit_router(config, "mine", "plain", "bid_price", 100_000)
+        refit.Fitting(config, "mine", "plain", 100_000).router("bid_price")
 
 
 def test_a_learner_is_trained_for_a_scenario_and_the_training_is_kept(
     config: TrackSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refit, "DECISIONS", 400)
-    name, runs = "sb3_a2c", tmp_path / "runs"
     monkeypatch.setattr(refit, "CHOICE", ROUNDS[1])
     name, runs = "sb3_a2c", tmp_path / "runs"
-    fit = refit.fit_learner(config, "mine", "plain", name, runs)
+    fit = refit.Fitting(config, "mine", "plain").learner(name, runs)
     (trained,) = runs.glob("sb3_a2c-*/best/config.json")
     facts = json.loads(trained.read_text())["training"]
     assert facts["config"]["env"]["budget_s"] == [5, 10]
     assert facts["config"]["turns"] == {"workload": ["mbpp"]}
     assert fit.policy in (name, f"{name}:{trained.parent}") and fit.queries > 400
     written = trained.stat().st_mtime_ns
-    assert refit.fit_learner(config, "mine", "plain", name, runs) == fit
+    assert refit.Fitting(config, "mine", "plain").learner(name, runs) == fit
     assert trained.stat().st_mtime_ns == written  # it had finished
-    monkeypatch.setattr(refit, "_share", lambda *of: float(of[3] == name))
-    assert refit.fit_learner(config, "mine", "plain", name, runs).policy == name  # the shipped one
+    monkeypatch.setattr(refit.Fitting, "share", lambda _, policy, of: float(policy == name))
+    again = refit.Fitting(config, "mine", "plain").learner(name, runs)
+    assert again.policy == name  # the shipped one
 
 
 def test_a_rule_gets_the_argument_that_does_best(
     config: TrackSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refit, "_share", lambda *of: float(of[3] == "backpressure:100"))
+    monkeypatch.setattr(refit.Fitting, "share", lambda _, policy, of: policy == "backpressure:100")
     out = tmp_path / "refits.yaml"
     refit.refit_places([("steady", "math")], 1000, out, routers=["backpressure"])
     assert load_yaml_model(out, Refits).of("backpressure", "steady", "math", 0.9) == (

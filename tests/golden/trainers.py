@@ -148,7 +148,7 @@ def play_refit() -> str:
 
     suite = TrackSuite(name="r", policies=("fixed_recipe",), tracks=("steady",), split="val")
     rounds = (refit.Round(0, 2.0, 5, 1, 2), refit.Round(1, 4.0, 5, 1, 1))
-    found = refit.fit_recipes(suite, "steady", "mbpp", 6_000, rounds)
+    found = refit.Fitting(suite, "steady", "mbpp", 6_000).recipes(rounds)
     return digest_of({k: [(p, str(f)) for p, f in v.items()] for k, v in found.items()})
 
 
