@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import baselines
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import requires_of
+from inframind_gym.policies import policy_names, requires_of, resolve_policy
 from inframind_gym.policies.base import draw_from
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 from tests.policies.synthetic import act_all, make_contexts, make_spec, observe, random_run
@@ -17,7 +16,7 @@ DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B = range(5)
 
 
 def ready(name, spec=None, rows=1, **kwargs):
-    policy = baselines.resolve_policy(name, **kwargs)
+    policy = resolve_policy(name, **kwargs)
     policy.reset(spec or make_spec(), list(range(rows)))
     return policy
 
@@ -156,9 +155,9 @@ def test_moa_asks_every_model_once_the_aggregator_first() -> None:
 # Those that play in any spec; others need embeddings, plan, or count their own calls.
 PLAIN = [
     name
-    for name in baselines.names()
+    for name in policy_names()
     if not name.startswith(("sb3_", "fixed_recipe", "planned"))
-    and not {"level", "system_features"} & set(requires_of(baselines.resolve_policy(name)))
+    and not {"level", "system_features"} & set(requires_of(resolve_policy(name)))
 ]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-import baselines
 from baselines.recipes import RATES_PER_MIN
 from inframind_gym.configs import list_configs
 from inframind_gym.envs.routing import StreamVectorEnv
+from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.fixed_recipe import (
     BY_RATE,
     CHOSEN,
@@ -34,7 +34,7 @@ def play(policy: Any) -> Any:
 
 
 def test_every_query_gets_the_recipe() -> None:
-    policy = baselines.resolve_policy("fixed_recipe:Debate:2:llama-8b:DeepThink")
+    policy = resolve_policy("fixed_recipe:Debate:2:llama-8b:DeepThink")
     assert policy.name == "fixed_recipe:Debate:2:llama-8b:DeepThink"
     records, spec = play(policy)
     assert (records["topology"] == TOPOLOGIES.index("Debate")).all()
@@ -44,12 +44,10 @@ def test_every_query_gets_the_recipe() -> None:
 
 
 def test_a_router_gets_a_plan_and_a_strategy() -> None:
-    planned, spec = play(baselines.resolve_policy("planned:Debate:2:DeepThink:linucb"))
+    planned, spec = play(resolve_policy("planned:Debate:2:DeepThink:linucb"))
     assert (planned["topology"] == TOPOLOGIES.index("Debate")).all()
     assert (planned["strategy"][:, :4] == spec.strategy_index("DeepThink")).all()
-    jsq, planned_jsq = (
-        play(baselines.resolve_policy(name))[0] for name in ("jsq", "planned:IO:1:own:jsq")
-    )
+    jsq, planned_jsq = (play(resolve_policy(name))[0] for name in ("jsq", "planned:IO:1:own:jsq"))
     for field in ("model", "strategy", "finish_s", "solved"):
         np.testing.assert_array_equal(planned_jsq[field], jsq[field])
 

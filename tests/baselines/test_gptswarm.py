@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-import baselines
 import inframind_gym  # noqa: F401
 from agents.runs import Run
 from baselines.gptswarm import learn_edges, train
+from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.simple import edges_of, load_swarm
 from inframind_gym.train import read_config
 from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
@@ -65,13 +65,13 @@ def test_a_training_makes_a_file_that_can_be_played(tmp_path: Path) -> None:
     kept = [edge for edge, p in zip(edges_of(5), swarm.probabilities, strict=True) if p > 0.5]
     assert list(swarm.edges) == kept
     assert 0 < len(kept) < 10
-    policy = baselines.resolve_policy(f"gptswarm:{path}")
+    policy = resolve_policy(f"gptswarm:{path}")
     assert policy.name == f"gptswarm:{path}"
     assert policy.requires["planner"]["edges"] == [list(edge) for edge in swarm.edges]
 
 
 def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
-    policy = baselines.resolve_policy("gptswarm")
+    policy = resolve_policy("gptswarm")
     spec = make_spec()
     policy.reset(spec, range(5))
     contexts = make_contexts(5, node=range(5), num_nodes=5, num_agents=5)

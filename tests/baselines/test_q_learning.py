@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import baselines
+from inframind_gym.policies import resolve_policy
 from tests.policies.synthetic import make_completed, make_contexts, make_spec, observe
 
 MATH, CODE = 0, 1
@@ -17,7 +17,7 @@ DEEPSEEK_HOT = 1  # load state; 0 is balanced
 def learner(**settings: float) -> Any:
     """Greedy unless told otherwise. Untaught, it always takes action 0 (deepseek-32b, Flash)."""
     settings = {"epsilon": 0.0, "epsilon_min": 0.0, **settings}
-    policy = baselines.resolve_policy("q_learning_load_tracker", **settings)
+    policy = resolve_policy("q_learning_load_tracker", **settings)
     policy.reset(make_spec(), [3])
     return policy
 

@@ -17,7 +17,6 @@ import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
-import baselines
 from agents.runs import Run
 from baselines.sb3 import (
     LEARNERS,
@@ -82,7 +81,7 @@ def test_a_short_training_is_played_and_not_repeated(trained: tuple[str, Path, A
             > 0
         ).all()
     else:
-        config = baselines.resolve_policy(f"{name}:{out}").config
+        config = resolve_policy(f"{name}:{out}").config
         assert config.layers == (37, 64, 64, 15) and config.observation == "compact"
         assert config.training["config"]["env"]["split"] == "train"
 
@@ -209,7 +208,7 @@ def test_numpy_chooses_as_stable_baselines3_does(algorithm: str, tmp_path: Path)
     tensors, network = export_network(model)
     _, shipped = checkpoint.load(SHIPPED / f"sb3_{algorithm}")
     checkpoint.save(tmp_path, tensors, shipped | network | {"observation": "compact"})
-    policy = baselines.resolve_policy(f"sb3_{algorithm}:{tmp_path}")
+    policy = resolve_policy(f"sb3_{algorithm}:{tmp_path}")
     assert policy.requires["planner"] == one_agent["planner"]
     features = {"system_features": policy.requires["system_features"]}
     index, contexts, spec = observations_of(

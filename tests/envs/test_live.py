@@ -13,11 +13,10 @@ import yaml
 from gymnasium.utils.env_checker import check_env
 
 import agents
-import baselines
 import inframind_gym
 from inframind_gym.configs import find_config
 from inframind_gym.errors import InfraMindError
-from inframind_gym.policies import requires_of
+from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 
 LIVE_IDS = tuple(f"InfraMind-{name}Live-v0" for name in ("Executor", "Planner", "Stream"))
@@ -26,7 +25,7 @@ assert agents and inframind_gym  # policies and ids are registered
 
 def play(env: gym.Env[Any, Any], policy_name: str, seed: int = 0) -> dict[str, Any]:
     """One episode of a Stream by a policy."""
-    policy = baselines.resolve_policy(policy_name)
+    policy = resolve_policy(policy_name)
     raw: Any = env.unwrapped
     observation, _ = env.reset(seed=seed)
     policy.reset(raw.policy_spec(), [seed])
@@ -68,7 +67,7 @@ def test_an_executor_carries_out_live_plans(executor: str) -> None:
     "policy", ["least_loaded", "linucb", "inframind", "bid_price", "masrouter"]
 )
 def test_any_policy_plays_both_and_gets_the_same_records(policy: str) -> None:
-    needs = requires_of(baselines.resolve_policy(policy))
+    needs = requires_of(resolve_policy(policy))
     arguments = {"num_queries": 6, "observation": "index", "workload": "math", **needs}
     simulated = play(gym.make("InfraMind-Stream-v0", **arguments), policy)
     env = gym.make("InfraMind-StreamLive-v0", scripted_s=0.5, **arguments)

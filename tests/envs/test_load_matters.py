@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import baselines
-from inframind_gym.policies import Policy
+from inframind_gym.policies import Policy, resolve_policy
 from tests.envs.streams import Cycle, make_batch, on_time, sweep
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -34,7 +33,7 @@ def mean_latency_s(env: Any, policy: Policy, rate: float) -> NDArray[np.float64]
 
 @pytest.mark.parametrize("name", FIXED)
 def test_latency_rises_with_the_arrival_rate(env: Any, name: str) -> None:
-    policy = baselines.resolve_policy(name)
+    policy = resolve_policy(name)
     at_10, at_50, at_200 = (mean_latency_s(env, policy, rate) for rate in (10.0, 50.0, 200.0))
     # In every seed, unless 50 per minute fill the servers; how much depends on the load at 10.
     assert np.all(at_50 > 1.02 * at_10)
@@ -43,8 +42,8 @@ def test_latency_rises_with_the_arrival_rate(env: Any, name: str) -> None:
 
 
 def test_queues_of_a_fixed_policy_explode_and_an_adaptive_one_s_do_not(env: Any) -> None:
-    static = mean_latency_s(env, baselines.resolve_policy("static_mix"), 100.0)
-    adaptive = mean_latency_s(env, baselines.resolve_policy("least_loaded"), 100.0)
+    static = mean_latency_s(env, resolve_policy("static_mix"), 100.0)
+    adaptive = mean_latency_s(env, resolve_policy("least_loaded"), 100.0)
     assert np.all(static > 4.0 * adaptive)
 
 
@@ -79,7 +78,7 @@ def test_late_work_at_the_back_saves_edf_from_its_collapse(schedulers: dict[str,
         late_last = attainment(schedulers["edf_late_last"], policy, rate)
         assert np.all(late_last >= edf)
         assert late_last.mean() > edf.mean() + 0.1
-    policy = baselines.resolve_policy("round_robin")
+    policy = resolve_policy("round_robin")
     edf, late_last, fcfs = (
         attainment(schedulers[name], policy, 30.0) for name in ("edf", "edf_late_last", "fcfs")
     )

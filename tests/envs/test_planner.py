@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import gymnasium as gym
@@ -208,9 +207,6 @@ def test_a_batch_asks_for_all_rows_that_still_run() -> None:
     assert owners.tolist() == list(range(6))
     assert records["num_nodes"].tolist() == list(range(1, 7))
 
-
-for package in ("agents", "baselines"):
-    importlib.import_module(package)  # which registers the names of their policies
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"executor": "static_mxi"}, r"executor: unknown policy 'static_mxi'.*Built in: static_mix"),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-import baselines
 from inframind_gym.envs.routing import StreamVectorEnv
+from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.workflow.state import FINAL, FIRST
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
 from inframind_gym.tasks import DOMAINS
@@ -88,9 +88,7 @@ def test_expected_call_seconds_are_those_of_an_idle_server(model: int) -> None:
         arrival_rate_per_min=0.2,
         record_calls=True,
     ).unwrapped
-    policy = baselines.resolve_policy(
-        "static", model=env.policy_spec().models[model], strategy="mix"
-    )
+    policy = resolve_policy("static", model=env.policy_spec().models[model], strategy="mix")
     policy.reset(env.policy_spec(), [0])
     observation, _ = env.reset(seed=0)
     over = False

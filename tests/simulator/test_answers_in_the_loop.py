@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import baselines
+from inframind_gym.policies import resolve_policy
 from tests.envs.streams import ByPlace, Rows, Seen, make_batch, sweep
 
 SEEDS = (0, 1, 2, 3)
@@ -20,9 +20,9 @@ def mixed() -> Any:
 
 def test_two_policies_meet_the_same_world(mixed: Any) -> None:
     policies = [
-        baselines.resolve_policy("static", model="llama-3b"),
-        baselines.resolve_policy("random"),
-        baselines.resolve_policy("least_loaded"),
+        resolve_policy("static", model="llama-3b"),
+        resolve_policy("random"),
+        resolve_policy("least_loaded"),
     ]
     worlds = [sweep(mixed, policy, SEEDS, arrival_rate_per_min=40.0) for policy in policies]
     for row in range(len(SEEDS)):
