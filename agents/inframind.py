@@ -167,7 +167,6 @@ class Batch(NamedTuple):
     node: Array  # (n,) its place in the workflow
     resource: Array  # (n, 1 + M·F) remaining budget and telemetry that were observed
     log_prob: Array  # (n,) of the route when it was drawn
-    decided_s: Array  # (n,) time of the decision
 
     def column(self, name: str) -> Array:
         """Return (n,) what `records` say of the decisions, such as "model"."""
@@ -192,7 +191,6 @@ class Streams:
         width = 1 + system_width(config, self.spec)
         self.resource = np.zeros((*size, MAX_NODES, width), np.float32)
         self.log_prob = np.zeros((*size, MAX_NODES), np.float32)
-        self.decided_s = np.zeros((*size, MAX_NODES))
 
     def begin(self, rates: Array, *key: int) -> None:
         """Start streams with (E,) arrivals/min; all luck is a function of the key."""
@@ -222,7 +220,7 @@ class Streams:
             chosen = draw(log_probs, uniforms[route, 0] if temperature else None, temperature)
             actions[route, -1] = chosen
             at = route, due["query"], due["node"]
-            self.resource[at], self.decided_s[at] = resource, due["time_s"]
+            self.resource[at] = resource
             self.log_prob[at] = log_probs[np.arange(len(route)), chosen]
         self._observations, _, over, _, _ = self.env.step(actions)
         row, records = self.env.completed()
@@ -236,8 +234,8 @@ class Streams:
         at = tuple(pairs.T)
         records = self.records[at]
         of, node = np.nonzero(np.arange(MAX_NODES) < records["num_nodes"][:, None])
-        notes = (array[at][of, node] for array in (self.resource, self.log_prob, self.decided_s))
-        return Batch(records, of, node, *notes)
+        resource, log_prob = self.resource[at][of, node], self.log_prob[at][of, node]
+        return Batch(records, of, node, resource, log_prob)
 
 
 def measures(records: Array) -> dict[str, float]:

@@ -115,7 +115,7 @@ class EnvConfig(StrictModel):
         return "full" if self.observation == "dict" else self.observation
 
 
-def draw_from(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
+def tasks_of(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
     """The tasks of each dataset; built-in tasks stand in for a dataset by its domain.
 
     Returns:

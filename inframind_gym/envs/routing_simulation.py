@@ -23,7 +23,7 @@ from inframind_gym.envs.core import (
 )
 from inframind_gym.envs.credit import columns_of, earned_by
 from inframind_gym.envs.layout import SYSTEM_FEATURES, Compact, ObservationLayout, PolicySpec
-from inframind_gym.envs.routing_config import RANGES, EnvConfig, draw_from, draw_tasks
+from inframind_gym.envs.routing_config import RANGES, EnvConfig, draw_tasks, tasks_of
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.arrivals import make_arrivals
@@ -130,7 +130,7 @@ class RoutingSimulation(Simulation):
         self.profiles = [part.profile.model_copy(update=rules) for part in weighted.values()]
         self._weights = np.array([part.weight for part in weighted.values()])
         self._drift = drift_of(self.workload)
-        self.tasks, task_profile = draw_from(config, list(weighted))
+        self.tasks, task_profile = tasks_of(config, list(weighted))
         self._members = [np.flatnonzero(task_profile == p) for p in range(len(weighted))]
         self.arrivals = make_arrivals(config.arrivals)
         self.num_queries = config.num_queries or self.workload.num_queries

@@ -150,6 +150,8 @@ class PpoLagrangianPolicy(AdaptivePolicy):
     has_lateness = True
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
+        if checkpoint == SAMPLE and mode is None:  # the name of the shipped one that draws
+            checkpoint, mode = None, SAMPLE
         if mode not in (None, SAMPLE):
             raise ConfigError(f"policy {NAME!r}: {unknown('mode', str(mode), [SAMPLE])}")
         folder = Path(checkpoint) if checkpoint else SHIPPED / NAME

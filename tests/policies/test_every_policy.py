@@ -48,11 +48,13 @@ def test_models_that_are_down_get_no_call(name: str) -> None:
         assert not np.isin(records["model"], (0, 4)).any()
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTERS if "::" not in name])
+@pytest.mark.parametrize("name", ROUTERS)
 def test_the_name_of_a_policy_makes_it_again(name: str) -> None:
     policy = resolve_policy(name)
-    assert isinstance(policy, Policy) and policy.name.startswith(name)
-    assert resolve_policy(policy.name).name == policy.name
+    assert isinstance(policy, Policy) and policy.name.startswith(name.partition("::")[0])
+    again = resolve_policy(policy.name)
+    assert again.name == policy.name
+    assert getattr(again, "sample", False) == getattr(policy, "sample", False)
     json.dumps(requires_of(policy))
 
 
