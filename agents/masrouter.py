@@ -33,7 +33,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from agents.planner_network import Candidates, PlannerNet, plan_of, present, text_embeddings
-from agents.runs import BEST, Run, WorldChoice, load_state, seed_of, state_of, weights_of
+from agents.runs import BEST, Run, WorldChoice, episodes, load_state, seed_of, state_of, weights_of
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.envs.core import Floats
 from inframind_gym.envs.routing import StreamVectorEnv
@@ -41,7 +41,6 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.policies import Policy, checkpoint
 from inframind_gym.policies.networks import TextRouter
 from inframind_gym.progress import ProgressReport
-from inframind_gym.simulator.workflow.state import COMPLETED
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 
 MILLION: Final = 1e6
@@ -92,6 +91,7 @@ class IdleQueries:
         self, environment: Mapping[str, Any], rows: int, usd_per_million_tokens: Mapping[str, float]
     ) -> None:
         alone = {"num_queries": 1, "level": "joint", "observation": "index", "record_calls": True}
+        alone["budget_s"] = 1000.0  # which does not matter
         self.env = StreamVectorEnv(rows, **{**environment, **alone})
         self.spec = self.env.policy_spec()
         for alias in self.spec.models:
@@ -102,23 +102,13 @@ class IdleQueries:
 
     def play(self, policy: Policy, seeds: Sequence[int]) -> Answers:
         """Let a policy answer a new query in every row, whose luck is a function of its seed."""
-        simulation, rows = self.env.simulation, np.arange(len(seeds))
-        answers = Answers(np.zeros(len(rows), COMPLETED), np.zeros(len(rows)))
-        options = {"arrival_rate_per_min": 1.0, "budget_s": 1000.0}  # neither matters
-        observations, _ = self.env.reset(seed=list(seeds), options=options)
-        policy.reset(self.spec, seeds)
-        actions = np.zeros((len(rows), len(simulation.highs)), np.int64)
-        while len(rows):  # no episode begins again
-            actions[rows] = policy.act_batch(observations[rows], self.env.contexts(rows), rows)
-            simulation.step(rows, actions, observations)
-            of, records = self.env.completed()
-            answers.records[of] = records
-            for row in rows[simulation.terminated[rows]].tolist():
-                calls = self.env.calls(row)
-                tokens = calls["prompt_tokens"].astype(np.float64) + calls["output_tokens"]
-                answers.usd[row] = tokens @ self.prices[calls["model"]] / MILLION
-            rows = rows[~simulation.terminated[rows]]
-        return answers
+        _, records = episodes(self.env, policy, seeds, np.ones(len(seeds)))  # of one query each
+        usd = np.zeros(len(seeds))
+        for row in range(len(seeds)):
+            calls = self.env.calls(row)
+            tokens = calls["prompt_tokens"].astype(np.float64) + calls["output_tokens"]
+            usd[row] = tokens @ self.prices[calls["model"]] / MILLION
+        return Answers(records, usd)
 
 
 class MasRouterNet(nn.Module):

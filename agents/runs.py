@@ -79,10 +79,10 @@ class WorldChoice(EnvConfig):
 def episodes(
     env: StreamVectorEnv, policy: Policy, seeds: Sequence[int], rates_per_min: Array
 ) -> tuple[Array, Array]:
-    """Play one episode in every row of an environment at level "joint".
+    """Play one episode in every row of an environment; none begins again.
 
     Args:
-        env: with observations by index.
+        env: at level "joint", with observations by index.
         policy: plays all rows.
         seeds: (rows,) of the episodes and of the policy's draws.
         rates_per_min: (rows,) arrival rates.
@@ -93,18 +93,15 @@ def episodes(
     options = {"arrival_rate_per_min": rates_per_min}
     observations, _ = env.reset(seed=list(seeds), options=options)
     policy.reset(env.policy_spec(), seeds)
-    actions = np.zeros((env.num_envs, 9), np.int64)
-    running = np.ones(env.num_envs, np.bool_)
-    found = []
+    simulation, running, found = env.simulation, np.ones(env.num_envs, np.bool_), []
+    actions = np.zeros((env.num_envs, len(simulation.highs)), np.int64)
     while running.any():
-        rows, contexts = np.flatnonzero(running), env.contexts()
-        if len(rows) < env.num_envs:  # else there is nothing to leave out, and nothing to copy
-            observations, contexts = observations[rows], contexts[rows]
-        actions[rows] = policy.act_batch(observations, contexts, rows)
-        observations, _, over, _, _ = env.step(actions)
+        rows = np.flatnonzero(running)
+        actions[rows] = policy.act_batch(observations[rows], env.contexts(rows), rows)
+        simulation.step(rows, actions, observations)
         of, records = env.completed()
         found.append((of[running[of]], records[running[of]]))
-        running &= ~over
+        running &= ~simulation.over()
     row, records = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.lexsort((records["query"], row))
     return row[order], records[order]
