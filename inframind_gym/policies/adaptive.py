@@ -27,6 +27,7 @@ from scipy.special import expit, logit, ndtr
 
 from inframind_gym.envs.core import Bools, Floats, Ints
 from inframind_gym.policies import Completed, Contexts, PolicySpec
+from inframind_gym.policies.base import with_room
 from inframind_gym.policies.recipes import Recipe, RecipePolicy, RecipeTable, tabulate
 from inframind_gym.policies.simple import DIFFICULTY_SD, STRATEGY_LOG_S, STRATEGY_LOGITS
 from inframind_gym.simulator.item_response import NODES, WEIGHTS, sigmoid
@@ -169,9 +170,7 @@ class AdaptivePolicy(RecipePolicy):
 
         What a second is worth to these queries is noted, too.
         """
-        if queries.max() >= self._predicted.shape[1]:
-            more = self.assigned.shape[1] - self._predicted.shape[1]
-            self._predicted = np.pad(self._predicted, ((0, 0), (0, more)))
+        self._predicted = with_room(self._predicted, queries)
         at = np.arange(len(rows)), chosen
         self._predicted[rows, queries] = outlook.log_s[at]
         if self.toll:

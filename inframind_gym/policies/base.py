@@ -21,6 +21,8 @@ from inframind_gym.envs.core import Bools, Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator.rng import STREAM_POLICY, uniform_array
+from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
+from inframind_gym.simulator.workflow.state import PLAN
 
 REQUIRABLE: Final = ("level", "observation", "planner", "scheduler", "system_features")
 """Arguments of an environment that belong to the router: how it plans, what it looks at, in which
@@ -149,6 +151,52 @@ class ContextPolicy(BasePolicy[Spec, Seen]):
     def choose(self, context: Seen, rows: Ints) -> Ints:
         """Return the actions of the rows (n,) whose state is `context`."""
         raise NotImplementedError
+
+
+class JointPolicy(BasePolicy):
+    """A policy that plans queries and routes their calls: at level "joint"."""
+
+    requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
+
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Prepare for `len(seeds)` rows.
+
+        Raises:
+            ConfigError: the policy does not plan here.
+        """
+        super().reset(spec, seeds)
+        if spec.level != "joint":
+            raise ConfigError(
+                f"policy {self.name!r} plans and routes: make the environment with "
+                'level="joint" and what else `requires` says'
+            )
+
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
+        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
+        is_plan = contexts["kind"] == PLAN
+        plan, route = np.flatnonzero(is_plan), np.flatnonzero(~is_plan)
+        if len(plan):
+            actions[plan, :-1] = self.plans(observations[plan], contexts[plan], rows[plan])
+        if len(route):
+            actions[route, -1] = self.routes(observations[route], contexts[route], rows[route])
+        self.decisions[rows] += 1
+        return actions
+
+    def plans(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return plans (n, 8) of queries that have just arrived, in different rows."""
+        raise NotImplementedError
+
+    def routes(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return routes (n,) of calls that are ready, in different rows."""
+        raise NotImplementedError
+
+
+def with_room(array: NDArray[Any], queries: Ints) -> NDArray[Any]:
+    """Return an array (rows, queries, ...) with places for these queries; new ones are 0."""
+    room, needed = array.shape[1], int(queries.max()) + 1
+    more = max(needed, 2 * room, 64) - room if needed > room else 0
+    return np.pad(array, ((0, 0), (0, more), *[(0, 0)] * (array.ndim - 2))) if more else array
 
 
 def models_up(contexts: Contexts, num_models: int) -> Bools:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from inframind_gym.envs.core import Float32s, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, require_within, unknown
-from inframind_gym.policies.base import BasePolicy, Contexts, requires_of
+from inframind_gym.policies.base import BasePolicy, Contexts, JointPolicy, requires_of
 from inframind_gym.policies.registry import resolve_policy
 from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
@@ -46,10 +45,9 @@ def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> Ints:
     return action
 
 
-class ConstantRecipes(BasePolicy):
+class ConstantRecipes(JointPolicy):
     """Plays recipes that are chosen without looking at the query."""
 
-    requires = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
     actions: Ints  # (R, 9) plans and routes of the recipes
 
@@ -57,12 +55,8 @@ class ConstantRecipes(BasePolicy):
         """Make `actions` of the recipes.
 
         Raises:
-            ConfigError: the pool lacks a model of the recipes, there is no such strategy, or the
-                environment does not let the policy plan.
+            ConfigError: the pool lacks a model of the recipes, or there is no such strategy.
         """
-        if spec.level != "joint":
-            name = self.name.split(":")[0]
-            raise ConfigError(f'policy {name!r} plans: make the environment with level="joint"')
         try:
             self.actions = np.array([recipe_action(spec, recipe) for recipe in recipes])
         except ConfigError as error:

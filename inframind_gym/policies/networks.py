@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +19,7 @@ from inframind_gym.configs import Number
 from inframind_gym.envs.core import Bools, Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError, shortened
-from inframind_gym.policies.base import BasePolicy, Contexts, draw_from, models_up
+from inframind_gym.policies.base import Contexts, JointPolicy, draw_from, models_up, with_room
 from inframind_gym.policies.checkpoint import (
     SHIPPED,
     Tensors,
@@ -30,9 +29,7 @@ from inframind_gym.policies.checkpoint import (
     part,
 )
 from inframind_gym.policies.simple import expected_answer_s
-from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
-from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS
 from inframind_gym.tasks import DOMAINS, EMBED_DIM
 
@@ -312,7 +309,7 @@ class InfraMindCheckpoint(BaseModel):
     temperature: Number = 0.0  # of routes when it plays; 0: the likeliest
 
 
-class InfraMindPolicy(BasePolicy):
+class InfraMindPolicy(JointPolicy):
     """InfraMind (arXiv 2606.11440): the likeliest actions of its planner and executor, or drawn.
 
     The policy is trained to draw. In mode "sample" it shares the calls among the models as in its
@@ -367,31 +364,26 @@ class InfraMindPolicy(BasePolicy):
                 f"{self.folder}: was trained for the models {', '.join(self.config.models)}; "
                 f"this pool has {', '.join(spec.models)}. Train one: `inframind train inframind`."
             )
-        if spec.level != "joint" or not len(spec.task_embeddings):
+        if not len(spec.task_embeddings):
             raise ConfigError(
-                f"policy {self.name!r} plans and routes: make the environment with "
-                'level="joint", observation="index" and what else `requires` says.'
+                f'policy {self.name!r}: make the environment with observation="index".'
             )
         changes = self.config.model_dump(include=PLAYED)
         self._player = Player(self._tensors, spec, **changes)
 
-    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
-        """Return the actions (n, 9) of `rows`: a plan or a route, whichever is due."""
-        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        is_plan, uniforms = contexts["kind"] == PLAN, None
-        plan, route = np.flatnonzero(is_plan), np.flatnonzero(~is_plan)
-        if len(plan):
-            if self.sample:
-                uses = range(DRAW_ROUTE + 1, DRAW_ROUTE + 1 + PLAN_DRAWS)
-                uniforms = np.stack([self.uniform(rows[plan], use) for use in uses], axis=1)
-            actions[plan, :PLAN_ACTIONS] = self._player.plans(contexts[plan], uniforms)
-        if len(route):
-            resource = self._player.resource(observations[route])
-            log_probs = self._player.log_probs(resource, contexts[route])
-            drawn = self.uniform(rows[route], DRAW_ROUTE) if self.temperature else None
-            actions[route, -1] = draw(log_probs, drawn, self.temperature)
-        self.decisions[rows] += 1
-        return actions
+    def plans(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return the likeliest plans (n, 8), or drawn ones."""
+        uniforms = None
+        if self.sample:
+            uses = range(DRAW_ROUTE + 1, DRAW_ROUTE + 1 + PLAN_DRAWS)
+            uniforms = np.stack([self.uniform(rows, use) for use in uses], axis=1)
+        return self._player.plans(contexts, uniforms)
+
+    def routes(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return the likeliest routes (n,), or drawn ones."""
+        log_probs = self._player.log_probs(self._player.resource(observations), contexts)
+        drawn = self.uniform(rows, DRAW_ROUTE) if self.temperature else None
+        return draw(log_probs, drawn, self.temperature)
 
 
 class InfraMindV2Policy(InfraMindPolicy):
@@ -420,7 +412,7 @@ def draw(log_probs: Floats, uniforms: Floats | None, temperature: float = 1.0) -
     return draw_from(np.exp(log_probs), uniforms)
 
 
-class TextRouter(BasePolicy):
+class TextRouter(JointPolicy):
     """Draw a plan for every query from its text, and a model and a strategy for each of its calls.
 
     Collaboration mode, roles and the model of every agent are drawn. MasRouter has no prompt
@@ -435,7 +427,6 @@ class TextRouter(BasePolicy):
         draw_count: draw the agent count too, as in training; otherwise it is the likeliest.
     """
 
-    requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
     carries_out_any_plan = False
     version = 2
 
@@ -454,10 +445,6 @@ class TextRouter(BasePolicy):
                 environment does not leave plans to it.
         """
         super().reset(spec, seeds)
-        if spec.level != "joint":
-            raise ConfigError(
-                f"policy {self.name!r} plans and routes; make the environment with level='joint'"
-            )
         strange = [model for model in spec.models if model not in self.models]
         if strange:
             raise ConfigError(
@@ -467,17 +454,7 @@ class TextRouter(BasePolicy):
         self._order = [self.models.index(model) for model in spec.models]
         self._probabilities = np.zeros((len(seeds), 0, spec.num_models))  # by row and query
 
-    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
-        """Return the plans or routes of `rows`, (n, 9); see `Policy.act_batch`."""
-        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        plans = contexts["kind"] == PLAN
-        if plans.any():
-            actions[plans, :PLAN_ACTIONS] = self._plan(contexts[plans], rows[plans])
-        if not plans.all():
-            actions[~plans, PLAN_ACTIONS] = self._route(contexts[~plans], rows[~plans])
-        return actions
-
-    def _plan(self, contexts: Contexts, rows: Ints) -> Ints:
+    def plans(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return plans (n, 8) and keep the probabilities that the models are drawn with."""
         query = contexts["query"].astype(np.int64)
         latent = self.planner.encode(self.spec.task_embeddings[contexts["task"]])
@@ -485,10 +462,7 @@ class TextRouter(BasePolicy):
         uniforms = np.stack([self.draw(rows, query, use) for use in range(PLAN_DRAWS)], axis=-1)
         plan = self.planner.plan(latent, domain, uniforms, draw_count=self.draw_count)
         of_models = self.probabilities(latent, domain, *plan)
-        known, needed = self._probabilities.shape[1], int(query.max()) + 1
-        if needed > known:
-            more = max(needed - known, known)
-            self._probabilities = np.pad(self._probabilities, ((0, 0), (0, more), (0, 0)))
+        self._probabilities = with_room(self._probabilities, query)
         self._probabilities[rows, query] = of_models[:, self._order]
         topology, count, roles = plan
         return np.column_stack([topology, count - 1, roles])
@@ -503,7 +477,7 @@ class TextRouter(BasePolicy):
         mean_role = (chosen * present[..., None]).sum(axis=1) / count[:, None]
         return softmax(self.routers.scores(self.routers.context(latent, mode, mean_role)))
 
-    def _route(self, contexts: Contexts, rows: Ints) -> Ints:
+    def routes(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return routes (n,): an agent's model is the same in all of its turns."""
         query, node = contexts["query"].astype(np.int64), contexts["node"].astype(np.int64)
         # In a debate of K agents node K + k is the second turn of agent k.

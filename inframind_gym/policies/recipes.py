@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.envs.layout import PolicySpec
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies.base import BasePolicy, Contexts
+from inframind_gym.policies.base import Contexts, JointPolicy, with_room
 from inframind_gym.simulator.jit import as_taken
-from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.roles import ROLES, RoleRule, roles_of
-from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import (
     DEBATE_ROUNDS,
     MAX_AGENTS,
@@ -134,7 +132,7 @@ def role_orders(task_embeddings: Float32s, role_embeddings: Float32s) -> NDArray
     return out
 
 
-class RecipePolicy(BasePolicy):
+class RecipePolicy(JointPolicy):
     """Carries out a recipe for every query: its plan first, then the route of every node.
 
     Recipes are drawn at random here, from `recipes`; subclasses choose them.
@@ -156,10 +154,10 @@ class RecipePolicy(BasePolicy):
             ConfigError: the policy does not plan here, or does not see its own calls in flight.
         """
         super().reset(spec, seeds)
-        if spec.level != "joint" or not spec.layout.has("in_flight"):
+        if not spec.layout.has("in_flight"):
             raise ConfigError(
-                f"policy {self.name!r} plans and routes, and counts its own calls: make the "
-                'environment with level="joint" and "in_flight" among the system_features'
+                f"policy {self.name!r} counts its own calls: make the environment with "
+                '"in_flight" among the system_features'
             )
         self._roles = role_orders(spec.task_embeddings, spec.role_embeddings)
         self.assigned = np.zeros((len(seeds), 0), np.int64)
@@ -184,25 +182,17 @@ class RecipePolicy(BasePolicy):
         draws = self.draw(rows, contexts["query"])
         return np.minimum((draws * len(self.recipes)).astype(np.int64), len(self.recipes) - 1)
 
-    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
-        """Return plans and routes of `rows`, (n, 9)."""
-        actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
-        is_plan = contexts["kind"] == PLAN
-        if is_plan.any():
-            in_flight = self.spec.layout.in_flight_req(observations[is_plan])
-            due, places = contexts[is_plan], (rows[is_plan], contexts["query"][is_plan])
-            room, needed = self.assigned.shape[1], int(places[1].max()) + 1
-            if needed > room:
-                more = max(needed, 2 * room, 64) - room
-                self.assigned = np.pad(self.assigned, ((0, 0), (0, more)))
-                self.in_flight = np.pad(self.in_flight, ((0, 0), (0, more), (0, 0)))
-            chosen, recipes = self.choose(in_flight, due, places[0]), self.recipes
-            self.assigned[places], self.in_flight[places] = chosen, in_flight
-            actions[is_plan, 0] = recipes.topology[chosen]
-            actions[is_plan, 1] = recipes.num_agents[chosen] - 1
-            roles = self._roles[due["task"], due["domain"], recipes.roles[chosen]]
-            actions[is_plan, 2:PLAN_ACTIONS] = roles
-        due = contexts[~is_plan]
-        chosen = self.assigned[rows[~is_plan], due["query"]]
-        actions[~is_plan, PLAN_ACTIONS] = self.recipes.routes[chosen, due["node"]]
-        return actions
+    def plans(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return the plans (n, 8) of the recipes that are chosen, which are kept."""
+        in_flight, query = self.spec.layout.in_flight_req(observations), contexts["query"]
+        self.assigned = with_room(self.assigned, query)
+        self.in_flight = with_room(self.in_flight, query)
+        chosen, recipes = self.choose(in_flight, contexts, rows), self.recipes
+        self.assigned[rows, query], self.in_flight[rows, query] = chosen, in_flight
+        roles = self._roles[contexts["task"], contexts["domain"], recipes.roles[chosen]]
+        return np.column_stack([recipes.topology[chosen], recipes.num_agents[chosen] - 1, roles])
+
+    def routes(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return the routes (n,) of nodes by the recipes of their queries."""
+        chosen = self.assigned[rows, contexts["query"]]
+        return np.asarray(self.recipes.routes[chosen, contexts["node"]])
