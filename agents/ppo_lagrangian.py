@@ -177,7 +177,6 @@ class World:
         self.load = self.every % len(loads)
         self.rates_per_min = np.array(loads)[self.load] * (place.capacity_per_min or 0.0)
         self.policy = Explorer(config, sample=split == "train")
-        self._read = np.zeros(rows, np.int64)  # records of the stream that were read
         self._solved, self._late, self._known = np.zeros((3, rows, queries), np.bool_)
 
     def begin(self, weights: Mapping[str, Array], key: tuple[int, ...]) -> None:
@@ -202,7 +201,6 @@ class World:
         self.simulation.reset(rows, generators, self._observations)
         self.policy.forget(rows)
         self._known[rows] = False
-        self._read[rows] = 0
 
     def step(self) -> None:
         """Take a decision in every row, and learn from what has ended."""
@@ -210,20 +208,13 @@ class World:
         self._time_s = contexts["time_s"]
         actions = self.policy.act_batch(self._observations, contexts, self.every)
         self.simulation.step(self.every, self.simulation.checked(actions), self._observations)
-        state = self.simulation.state
-        last = state.stream["finished"]
-        rows = np.flatnonzero(last > self._read)
-        if not len(rows):
+        of, completed = self.simulation.completed_batch()
+        if not len(of):
             return
-        counts = last[rows] - self._read[rows]
-        of = np.repeat(rows, counts)
-        at = np.concatenate([np.arange(self._read[row], last[row]) for row in rows])
-        completed = state.completed[of, at]
         query = completed["query"]
         self._late[of, query] = completed["latency_s"] > completed["budget_s"]
         self._solved[of, query] = completed["solved"]
         self._known[of, query] = True
-        self._read[rows] = last[rows]
         self.policy.learn(completed, of)
 
     def play(self, queries: int) -> Batch:

@@ -15,7 +15,7 @@ of the first agents are read, modulo the number of roles of the query's domain.
             plans[:, 2:] = np.arange(6)
             return plans
 
-At level "joint" a policy does both: it gives nine numbers, a plan and a route. Where
+At level "joint" a policy (`JointPolicy`) does both: nine numbers, a plan and a route. Where
 `contexts["kind"]` is PLAN (`inframind_gym.simulator.workflow.state`) a query has arrived and the
 first eight are read; where it is ROUTE a call is ready and the last one is read. Such a policy
 also serves as the `executor` of `InfraMind-Planner-v0`, where it is asked for routes alone.
@@ -32,6 +32,7 @@ from inframind_gym.policies.base import (
     Completed,
     Context,
     Contexts,
+    JointPolicy,
     Policy,
     models_up,
     multiplier_of,
@@ -53,6 +54,7 @@ __all__ = [
     "Completed",
     "Context",
     "Contexts",
+    "JointPolicy",
     "ObservationLayout",
     "Policy",
     "PolicyEntry",
