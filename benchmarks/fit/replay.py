@@ -40,16 +40,18 @@ from inframind_gym.simulator.jit import ThreadPool
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import allocate, cards
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
-from inframind_gym.simulator.workflow.params import (
+from inframind_gym.simulator.workflow.roles import roles_of
+from inframind_gym.simulator.workflow.state import (
+    CONTEXT,
     EXECUTIONS,
     LEVELS,
     ROUTERS,
     SCHEDULERS,
+    START,
     EnvParams,
+    allocate_state,
     build_params,
 )
-from inframind_gym.simulator.workflow.roles import roles_of
-from inframind_gym.simulator.workflow.state import CONTEXT, START, allocate_state
 from inframind_gym.simulator.workflow.topology import (
     MAX_AGENTS,
     MAX_NODES,

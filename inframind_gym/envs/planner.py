@@ -22,8 +22,7 @@ from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import Policy, requires_of, resolve_policy
 from inframind_gym.simulator.workflow.dispatch import BEGIN, DECISION, PLAN_ACTIONS, STEP
-from inframind_gym.simulator.workflow.params import ROUTERS
-from inframind_gym.simulator.workflow.state import CONTEXT, IS_DUE
+from inframind_gym.simulator.workflow.state import CONTEXT, IS_DUE, ROUTERS
 from inframind_gym.tasks import EMBED_DIM
 
 BUILT_IN: Final = ROUTERS[:-1]  # all but "none"

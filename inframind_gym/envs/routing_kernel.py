@@ -37,7 +37,6 @@ from inframind_gym.simulator.workflow.dispatch import (
     start_stream,
 )
 from inframind_gym.simulator.workflow.lifecycle import LEVEL_PLANNER, SEQUENTIAL, remaining_budget_s
-from inframind_gym.simulator.workflow.params import EMBED_DIM
 from inframind_gym.simulator.workflow.state import (
     CONTROLLED,
     IS_DUE,
@@ -47,6 +46,7 @@ from inframind_gym.simulator.workflow.state import (
     EnvState,
 )
 from inframind_gym.simulator.workflow.topology import MAX_NODES
+from inframind_gym.tasks import EMBED_DIM
 
 HEADS, SERVERS, REQUESTS, QUERIES = 4, 3, 2, 1  # environments: how far ahead each is fetched
 FEW_NODES = 6  # of a query: most have no more

@@ -40,22 +40,20 @@ from inframind_gym.simulator.workflow.dispatch import (
     STEP,
     STREAM_OVER,
 )
-from inframind_gym.simulator.workflow.params import (
-    EXECUTIONS,
-    LEVELS,
-    ROUTERS,
-    SCHEDULERS,
-    EnvParams,
-    build_params,
-)
 from inframind_gym.simulator.workflow.roles import ROLES, roles_of
 from inframind_gym.simulator.workflow.state import (
     COMPLETED,
     CONTEXT,
+    EXECUTIONS,
+    LEVELS,
     PLAN,
+    ROUTERS,
+    SCHEDULERS,
     START,
+    EnvParams,
     EnvState,
     allocate_state,
+    build_params,
 )
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, STRATEGIES, TOPOLOGIES
 from inframind_gym.simulator.workload import drift_of, load_profiles, load_workload

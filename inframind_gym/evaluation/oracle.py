@@ -32,8 +32,8 @@ from inframind_gym.simulator.quality import (
 from inframind_gym.simulator.rng import STREAM_TESTS, uniform
 from inframind_gym.simulator.server.state import linear_cards
 from inframind_gym.simulator.workflow.lifecycle import SEQUENTIAL
-from inframind_gym.simulator.workflow.params import EnvParams
 from inframind_gym.simulator.workflow.roles import RoleRule
+from inframind_gym.simulator.workflow.state import EnvParams
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
 
 RECIPE: Final = np.dtype(

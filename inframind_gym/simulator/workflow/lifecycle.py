@@ -32,10 +32,10 @@ from inframind_gym.simulator.rng import (
     draw,
     uniform,
 )
-from inframind_gym.simulator.workflow.params import NO_LIMIT
 from inframind_gym.simulator.workflow.state import (
     ALL,
     CONTROLLED,
+    NO_LIMIT,
     NO_SLOT,
     NOTHING,
     OVER,
