@@ -46,7 +46,7 @@ from inframind_gym.teams.coordination.settings import (
     load_settings,
 )
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
-from inframind_gym.teams.state import Bools, Ints
+from inframind_gym.teams.state import Bools, Ints, keys_of
 
 
 class CoordinationConfig(StrictModel):
@@ -182,11 +182,9 @@ class CoordinationSimulation(Simulation):
 
     def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""
-        # `random_raw` is `integers(2**64, dtype=np.uint64)`, ten times as fast.
-        keys = np.array([rng.bit_generator.random_raw() for rng in rngs], np.uint64)
         question, scenario = self.question, self.scenario
         model = self.config.supervisor == "model"
-        question.start(rows, keys, scenario)
+        question.start(rows, keys_of(rngs), scenario)
         self.state.begin(
             rows,
             question.hint[rows],

@@ -72,7 +72,7 @@ EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 class Task:
     """What an agent has to do, and what came of it."""
 
-    agent: str  # a key of `prompts.TASKS`, or a tool
+    agent: str  # a key of `prompts.INSTRUCTIONS`, or a tool
     question: str = ""  # of a search
     strategy: Strategy = "vector"
     top_k: int = 0  # documents of a search
@@ -360,7 +360,10 @@ class Agents:
         if agent == "fallback":  # no earlier turns, which no cache may hold, but what binds it
             history = [message for message in history if message["role"] == "system"]
         prompt = prompts.ask(agent, query, history, documents, written, **details)
-        most, facts = prompts.TASKS[agent].most_tokens, {"question": query, "documents": documents}
+        most, facts = (
+            prompts.INSTRUCTIONS[agent].most_tokens,
+            {"question": query, "documents": documents},
+        )
         request = prompt.system, prompt.user, WAY, most, prompt.schema
         try:
             context = {"agent": agent, **facts}

@@ -52,8 +52,8 @@ _ISSUE: Final = object_schema(
 )
 
 
-class Task(NamedTuple):
-    """Task of an agent."""
+class Instruction(NamedTuple):
+    """Instruction to an agent."""
 
     text: str
     most_tokens: int  # of the answer; a simulated model has lengths of its own
@@ -65,8 +65,8 @@ _WRITE: Final = (
     "Put the number of the source after each statement, as [1]. Say so if they do not answer "
     "it.{extra}"
 )
-TASKS: Final = {
-    "router": Task(
+INSTRUCTIONS: Final = {
+    "router": Instruction(
         "Route the question to a way of retrieval. Return one JSON object: strategy (vector for "
         "one fact, hybrid for names and several facts, graphrag for relations between things), "
         "complexity (simple, medium, complex), needs_planning (true if it is several questions), "
@@ -79,7 +79,7 @@ TASKS: Final = {
             confidence=_CONFIDENCE,
         ),
     ),
-    "planner": Task(
+    "planner": Instruction(
         f"Split the question into at most {MOST_SUB_TASKS} short questions that can be looked up "
         "one by one. Return one JSON object: sub_tasks (list), execution_order (parallel, or "
         "sequential if one needs the answer of another), estimated_complexity (low, medium, high).",
@@ -90,14 +90,14 @@ TASKS: Final = {
             estimated_complexity={"enum": ["low", "medium", "high"]},
         ),
     ),
-    "retrieval": Task(
+    "retrieval": Instruction(
         "Rewrite the question for a search engine: names written out, what it refers to earlier "
         "or in sources put in. Return one JSON object: refined (text), variants (list of at most 2 "
         "texts).",
         160,
         object_schema(refined=_TEXT, variants=list_schema(_TEXT, maxItems=2)),
     ),
-    "synthesis": Task(
+    "synthesis": Instruction(
         "Merge the results of several searches. Return one JSON object: order (numbers of the "
         "sources that help to answer the question, the most useful first), missing (numbers of "
         "the sub-tasks in the notes that no source answers).",
@@ -106,7 +106,7 @@ TASKS: Final = {
             order=list_schema(_NUMBER, maxItems=10), missing=list_schema(_NUMBER, maxItems=5)
         ),
     ),
-    "validation": Task(
+    "validation": Instruction(
         "Check the draft of an answer against the sources. Return one JSON object: valid (true or "
         "false), confidence (0 to 1), issues (list of type: hallucination, missing_source or "
         "inaccuracy; severity: low, medium, high; description: text), suggested_action (accept, "
@@ -119,8 +119,8 @@ TASKS: Final = {
             suggested_action={"enum": ["accept", "regenerate", "refine"]},
         ),
     ),
-    "draft": Task(_WRITE, 256, None),
-    "fallback": Task(_WRITE, 128, None),
+    "draft": Instruction(_WRITE, 256, None),
+    "fallback": Instruction(_WRITE, 128, None),
 }
 
 
@@ -132,7 +132,7 @@ def ask(
     written: str = "",
     **details: Any,
 ) -> Prompt:
-    """Return the prompt of a task, a key of `TASKS`, about a question after earlier turns.
+    """Return the prompt of a task, a key of `INSTRUCTIONS`, about a question after earlier turns.
 
     The documents are numbered from 1, `written` is what models wrote (`marked`), `details` fill
     the text of the task.
@@ -141,9 +141,9 @@ def ask(
     material = earlier(history) + marked("source", (f"[{n}] {text}" for n, text in texts))
     binding = "\n".join(str(m["content"]) for m in history if m["role"] == "system")
     system = f"{SYSTEM}{_BINDING}{binding}" if binding else SYSTEM
-    text = TASKS[task].text.format(**details)
+    text = INSTRUCTIONS[task].text.format(**details)
     user = f"{material}Question: {query}\n{written}\nTask: {text}"
-    return Prompt(system, user, TASKS[task].schema)
+    return Prompt(system, user, INSTRUCTIONS[task].schema)
 
 
 def earlier(history: History) -> str:

@@ -13,10 +13,9 @@ its call, so that every policy meets the same question. The numbers are in
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.coordination import rules
@@ -34,7 +33,7 @@ from inframind_gym.teams.coordination.settings import (
     STRATEGIES,
     CoordinationSettings,
 )
-from inframind_gym.teams.state import Bools, Floats, Ints
+from inframind_gym.teams.state import Bools, Floats, Ints, Keys, Rows
 
 _STREAM_QUESTION: Final = 60  # of random numbers, apart from those of `simulator.rng`
 _STREAM_CALL: Final = 61
@@ -74,12 +73,35 @@ SCENARIOS: Final = {
 }
 
 
-class SimulatedQuestion:
-    """n questions with their agents, evidence and drafts; all arrays have a row a question.
+class SimulatedQuestion(Rows):
+    """n questions with their agents, evidence and drafts.
 
     A share of them has exchanges before (`conversation`). With `noise` lengths vary, calls fail and
     sub-tasks bring passages again.
     """
+
+    complexity: Ints  # (n,) a place in COMPLEXITIES
+    kind: Ints  # (n,) a place in `questions.kinds`
+    facets: Ints  # (n,) pieces of evidence that an answer needs
+    luck: Annotated[Floats, FACETS]  # of each piece: below its chance a search finds it
+    hint: Ints  # (n,) complexity by the question's words
+    said_complexity: Ints  # (n,) by the router
+    said_strategy: Ints  # (n,) the same
+    confidence: Floats  # (n,) the same
+    gap: Ints  # (n,) piece that a plan leaves out; -1: none
+    refers_to: Ints  # (n,) exchange, 0 the oldest; -1: to none
+    timing_out: Ints  # (n,) agent whose calls all time out; -1: none
+    calls: Annotated[Ints, len(AGENTS) + 1]  # so far
+    open: Annotated[Bools, FACETS]  # sub-tasks that wait for a search
+    found: Annotated[Bools, FACETS]  # pieces
+    plain: Annotated[Bools, FACETS]  # pieces that would be found without a rewriting
+    covered: Annotated[Bools, FACETS]  # pieces that the draft uses
+    hallucinated: Bools  # (n,) the draft says what no source does
+    unsourced: Bools  # (n,) the draft leaves sources out
+    lied: Ints  # (n,) drafts that hallucinated
+    caught: Ints  # (n,) of them, where a validation found it
+    unread: Ints  # (n,) tokens of passages that nobody who writes has read
+    stale: Ints  # (n,) tokens behind the cut of a trim, which the next call reads again
 
     def __init__(
         self,
@@ -89,19 +111,11 @@ class SimulatedQuestion:
         conversation: float = 0.0,
         noise: bool = True,
     ) -> None:
+        super().__init__(n)
         self.settings, self._conversation, self.noise = settings, conversation, noise
         self.keys = np.zeros(n, np.uint64)
-        self.complexity, self.kind, self.facets, self.hint = np.zeros((4, n), np.int64)
-        self.refers_to, self.timing_out, self.unread, self.stale = np.zeros((4, n), np.int64)
-        self.said_complexity, self.said_strategy, self.gap = np.zeros((3, n), np.int64)
-        self.lied, self.caught = np.zeros((2, n), np.int64)
-        self.confidence, self.luck = np.zeros(n), np.zeros((n, FACETS))
-        self.found, self.plain, self.open, self.covered = np.zeros((4, n, FACETS), np.bool_)
-        self.hallucinated, self.unsourced = np.zeros((2, n), np.bool_)
-        self.calls = np.zeros((n, len(AGENTS) + 1), np.int64)
-        self.history = np.zeros((n, settings.history.exchanges), np.int64)
-        self.kept = np.ones((n, settings.history.exchanges), np.bool_)
-
+        self.history = np.zeros((n, settings.history.exchanges), np.int64)  # tokens, oldest first
+        self.kept = np.ones((n, settings.history.exchanges), np.bool_)  # after trims
         questions, retrieval, tokens = settings.questions, settings.retrieval, settings.tokens
         self._shares = np.cumsum(questions.complexity)
         self._kinds = np.cumsum(questions.kind_shares, axis=1)
@@ -122,15 +136,14 @@ class SimulatedQuestion:
 
     # Questions
 
-    def start(self, rows: Ints, keys: NDArray[np.uint64], pinned: Pinned | None = None) -> None:
+    def start(self, rows: Ints, keys: Keys, pinned: Pinned | None = None) -> None:
         """Begin new questions, drawn from their keys (k,)."""
         pinned, settings, router = pinned or Pinned(), self.settings, self.settings.router
         at = np.zeros((len(rows), 1), np.int64)
         u = uniform_array(keys[:, None], _STREAM_QUESTION, at, _OF_QUESTION)
-        for name, part in vars(self).items():
-            if isinstance(part, np.ndarray) and not name.startswith("_"):
-                part[rows] = 0
-        self.keys[rows], self.kept[rows], self.timing_out[rows] = keys, True, pinned.timing_out
+        self.clear(rows)
+        self.keys[rows], self.history[rows], self.kept[rows] = keys, 0, True
+        self.timing_out[rows] = pinned.timing_out
         complexity = np.minimum((u[:, :1] > self._shares).sum(axis=1), 2)
         if pinned.complexity is not None:
             complexity[:] = pinned.complexity
