@@ -21,7 +21,8 @@ first eight are read; where it is ROUTE a call is ready and the last one is read
 also serves as the `executor` of `InfraMind-Planner-v0`, where it is asked for routes alone.
 
 The other families have base classes beside their rules: `placement.BasePlacementPolicy`,
-`teams.BaseAssignmentPolicy`, `teams.BaseTokenBudgetPolicy` and `teams.BaseCoordinationPolicy`.
+`assignment.BaseAssignmentPolicy`, `token_budget.BaseTokenBudgetPolicy` and
+`coordination.BaseCoordinationPolicy`.
 """
 
 from inframind_gym.envs.layout import ObservationLayout, PolicySpec

@@ -1,7 +1,7 @@
 """Routers that learn online, from nothing: LinUCB and tabular Q-learning.
 
 Every row learns for itself and `reset` forgets, so that a run depends on its seed alone. Those of
-assignment are in `team_learners`.
+assignment are in `assignment`.
 """
 
 from __future__ import annotations

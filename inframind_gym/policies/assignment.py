@@ -1,11 +1,11 @@
-"""Policies of assignment that learn online, from nothing: Q-learning, LinUCB, Thompson sampling.
+"""Policies of assignment: rules, bounds, and learners that learn online from nothing.
 
 Every row learns for itself and `reset` forgets, so that a run depends on its seed alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -13,15 +13,174 @@ from numpy.typing import NDArray
 
 from inframind_gym.configs import Fraction, NonNegative, NonNegativeInt, Positive, StrictModel
 from inframind_gym.envs.assignment import AssignmentContext, AssignmentSpec, Completed
-from inframind_gym.envs.core import Bools, Ints
+from inframind_gym.envs.core import Bools, Floats, Ints
+from inframind_gym.errors import ConfigError
+from inframind_gym.policies.base import ContextPolicy, place_in
 from inframind_gym.policies.learners import Learner, Ridge
-from inframind_gym.policies.teams import BaseAssignmentPolicy, one_a_row, penalties
 from inframind_gym.simulator.rng import STREAM_POLICY
-from inframind_gym.teams.assignment import rules
+from inframind_gym.teams.assignment import optimum, rules
 from inframind_gym.teams.assignment.simulate import normals
 
+FIRST_SERVICE_S: Final = 2.0  # assumed until a server's first call has ended
+DEFAULT_PROVIDER: Final = rules.PROVIDERS.index("openai")
+# The agent whose role has the name of a task's type, by type.
+EXPERT: Final = np.array(
+    [rules.AGENTS.index(a) for a in ("analyst", "coder", "researcher", "validator")]
+)
 TRAINING_TASKS: Final = 50  # of the production variants of Q-learning
 _EXPLORE, _ACTION, _NEXT_TYPE = range(3)  # uses of draws
+
+
+class BaseAssignmentPolicy(ContextPolicy[AssignmentSpec, AssignmentContext]):
+    """A policy that decides from the contexts alone, by `choose`, and learns in `observe`."""
+
+    def observe(self, completed: Completed, rows: Ints) -> None:
+        """Learn from tasks (k,) that ended; `rows` (k,) are theirs, of those given to `reset`."""
+
+    def best(self, values: Floats, rows: Ints, ordinals: Ints, use: int = 99) -> Ints:
+        """Return the places of the largest of `values` (n, k), drawn where several are, (n,)."""
+        return place_in(values >= values.max(axis=1, keepdims=True), self.draw(rows, ordinals, use))
+
+
+def penalties(spec: AssignmentSpec, context: AssignmentContext) -> Floats:
+    """Return the load penalty of each action, (n, 8); without a window's penalty zeros."""
+    if spec.config.queues:
+        return np.zeros((len(context.task), rules.NUM_ACTIONS))
+    return rules.load_penalties(context.counts)[:, rules.agent_of(np.arange(rules.NUM_ACTIONS))]
+
+
+def one_a_row(completed: Completed) -> Iterator[Completed]:
+    """Split tasks so that no part has two of one row, in the order in which they ended."""
+    left = np.ones(len(completed.row), np.bool_)
+    while left.any():
+        places = np.flatnonzero(left)
+        first = places[np.unique(completed.row[places], return_index=True)[1]]
+        chosen = np.zeros_like(left)
+        chosen[first] = True
+        left &= ~chosen
+        yield completed.of(chosen)
+
+
+class RandomAssignment(BaseAssignmentPolicy):
+    """Any of the eight actions."""
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return draws, (n,)."""
+        return np.asarray(self.draw(rows, context.ordinal) * rules.NUM_ACTIONS, np.int64)
+
+
+class RoundRobinAssignment(BaseAssignmentPolicy):
+    """The agents in turn, on the default provider."""
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return (n,) the turns."""
+        return np.asarray(rules.action_index(context.ordinal % len(rules.AGENTS), DEFAULT_PROVIDER))
+
+
+class LeastLoadedAssignment(BaseAssignmentPolicy):
+    """The agent with least to do on the default provider; one of them is drawn if there are more.
+
+    With queues that is the agent with the fewest tasks in flight, without queues the one with the
+    smallest share of the window.
+    """
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return (n,) the actions."""
+        load = context.counts
+        if self.spec.config.queues:
+            shape = (len(rows), len(rules.AGENTS), len(rules.PROVIDERS))
+            load = context.in_flight.reshape(shape).sum(axis=2)
+        agent = self.best(-load.astype(np.float64), rows, context.ordinal)
+        return np.asarray(rules.action_index(agent, DEFAULT_PROVIDER))
+
+
+class LeastBusyAssignment(BaseAssignmentPolicy):
+    """The deployment with fewest requests in flight, the first of equals.
+
+    That is the rule of LiteLLM's router strategy "least-busy": it goes through the deployments and
+    keeps one that has strictly fewer. Where tasks come one at a time, nothing is in flight when one
+    arrives, and all of them go to the first deployment.
+    """
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return (n,) the actions."""
+        return np.asarray(context.in_flight.argmin(axis=1))
+
+
+class StaticExpertAssignment(BaseAssignmentPolicy):
+    """The agent whose role has the name of the task's type, on the default provider."""
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return (n,) the actions."""
+        return np.asarray(rules.action_index(EXPERT[context.task_type], DEFAULT_PROVIDER))
+
+
+class MyopicAssignment(BaseAssignmentPolicy):
+    """The highest expected reward of this task, whatever it does to the next ones.
+
+    With queues the wait is estimated: the calls ahead of the task times the mean time of service
+    seen so far, over the server's slots.
+    """
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Look up the expected rewards."""
+        super().reset(spec, seeds)
+        self._expected = optimum.expected_rewards(spec.config.team)
+        self._served = np.ones((len(seeds), rules.NUM_ACTIONS))
+        self._service_s = np.full((len(seeds), rules.NUM_ACTIONS), FIRST_SERVICE_S)
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return the actions, (n,)."""
+        levels = np.round(penalties(self.spec, context), 12)
+        level = np.searchsorted(self._expected.levels, levels)
+        actions = np.arange(rules.NUM_ACTIONS)
+        expected = self._expected.reward[context.task[:, None], actions, level]
+        if self.spec.config.queues:
+            ahead = np.maximum(context.in_flight - self.spec.slots + 1, 0)
+            service_s = self._service_s[rows] / self._served[rows]
+            expected = expected - rules.waiting_penalty(ahead * service_s / self.spec.slots)
+        return np.asarray(expected.argmax(axis=1))
+
+    def observe(self, completed: Completed, rows: Ints) -> None:
+        """Note times of service."""
+        at = completed.row, completed.action
+        np.add.at(self._served, at, 1.0)
+        np.add.at(self._service_s, at, completed.latency_s - completed.wait_s)
+
+
+class OptimalAssignment(BaseAssignmentPolicy):
+    """The actions of the exact optimum (`inframind_gym.teams.assignment.optimum`)."""
+
+    def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
+        """Solve the run, or look its solution up.
+
+        Raises:
+            ConfigError: the run has queues, drifting agents or no end.
+        """
+        super().reset(spec, seeds)
+        config = spec.config
+        if config.queues or config.arrivals == "drifting" or config.episode == "request":
+            raise ConfigError(
+                "policy 'optimum' is exact where the state is a window and a task: load 'window', "
+                "episode 'run', and arrivals other than 'drifting'. Leave it out, or play 'myopic'"
+            )
+        self._optimum = optimum.solve(config.team, config.arrivals, config.num_tasks)
+
+    def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
+        """Return the actions, (n,)."""
+        windows = np.where(context.window >= 0, context.window, 0)  # empty places are the oldest
+        number = windows @ len(rules.AGENTS) ** np.arange(rules.WINDOW - 1, -1, -1)
+        first, full = self._optimum.first, self._optimum.full
+        actions = np.empty(len(rows), np.int64)
+        for ordinal in np.unique(context.ordinal).tolist():
+            to_go = min(self.spec.config.num_tasks - ordinal, len(full))
+            table = first[ordinal] if ordinal < rules.WINDOW else full[to_go - 1]
+            same = context.ordinal == ordinal
+            actions[same] = table[number[same], context.task[same]]
+        return actions
+
+
+# Learners
 
 
 class QSettings(StrictModel):
