@@ -31,7 +31,7 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.simulator.arrivals import BurstArrivals, TraceArrivals, load_trace, make_arrivals
+from inframind_gym.simulator.arrivals import TraceArrivals, load_trace, make_arrivals
 from inframind_gym.simulator.jit import filled
 from inframind_gym.simulator.placement.episode import dag_table
 from inframind_gym.simulator.placement.state import (
@@ -49,7 +49,6 @@ MOST_MODELS = 64
 MOST_GPUS = 4096  # of a group
 TensorParallel = Annotated[int, Field(ge=1, le=8)]
 MOST_TICKS = 10_000  # routing intervals of a decision interval
-ARRIVAL_KINDS = ("poisson", "burst", "diurnal", "trace")
 _SPARE = 4.0  # times the expected number of jobs: what arrays have room for
 AgentCount = Annotated[int, Field(ge=1, le=MAX_AGENTS)]
 
@@ -201,8 +200,8 @@ class DemandConfig(StrictModel):
     name: str
     description: str = ""  # one line
     jobs_per_gpu_per_min: Positive  # mean rate over time, of jobs
-    # "poisson", "burst", "diurnal", or a mapping with such a kind; `{kind: trace}` replays a trace
-    # at that rate, with the trace's own numbers of tokens
+    # a kind of `simulator.arrivals`, or a mapping with one; `{kind: trace}` replays a trace at that
+    # rate, with the trace's own numbers of tokens
     arrivals: dict[str, Any] | str = "poisson"
     # weights of the six topologies; what is not named does not occur
     topologies: dict[str, NonNegative] = Field(min_length=1)
@@ -268,8 +267,6 @@ class JobArrivals:
             {"kind": demand.arrivals} if isinstance(demand.arrivals, str) else dict(demand.arrivals)
         )
         kind = spec.get("kind")
-        if kind not in ARRIVAL_KINDS:
-            raise ConfigError(f"demand: arrivals: {unknown('kind', str(kind), ARRIVAL_KINDS)}")
         if trace is not None and kind != "trace":
             raise ConfigError(
                 f"`trace` is given, but the demand's arrivals are {kind!r}. Use a demand whose "
@@ -288,9 +285,7 @@ class JobArrivals:
                     "jobs_per_gpu_per_min, whatever the trace's own pace is."
                 )
         self.process = make_arrivals(spec)
-        self.rate_per_min = jobs_per_min
-        if isinstance(self.process, BurstArrivals):
-            self.rate_per_min /= self.process.mean_rate_factor()
+        self.rate_per_min = jobs_per_min / self.process.mean_rate_factor()
         expected = jobs_per_min * horizon_s / 60.0
         self._few = int(1.25 * expected + 6.0 * expected**0.5) + 8
         self.capacity = int(_SPARE * expected + 200.0)
@@ -409,7 +404,6 @@ def build_params(
     share = np.outer(topology / topology.sum(), agents / agents.sum())
     calls_per_job = float((share.ravel() * dag["calls"]).sum())
     calls_per_s = jobs_per_min(config, cluster, demand) / 60.0 * calls_per_job
-    kind = demand.arrivals if isinstance(demand.arrivals, str) else demand.arrivals.get("kind")
     prompt, output = demand.prompt_tokens, demand.output_tokens
     settings = filled(
         SETTINGS,
@@ -433,7 +427,7 @@ def build_params(
         ticks=config.ticks,
         decisions=config.num_decisions,
         initial=SPREAD if config.initial == "spread" else EMPTY,
-        traced=kind == "trace",
+        traced=isinstance(arrivals.process, TraceArrivals),
     )
     models = []
     for card in cards:

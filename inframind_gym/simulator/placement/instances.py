@@ -112,15 +112,10 @@ def held_by(cluster: ClusterState, e: int, g: int, m: int) -> float:
         return 0.0
     instance = cluster.instance[e, leader, m]
     model = cluster.world.model[m]
-    if instance.state == ABSENT:
-        return 0.0
-    if instance.state == SLEPT:
+    light = instance.state == VANISHING and not instance.heavy
+    if instance.state == SLEPT or light or (instance.state == QUEUED and instance.from_slept):
         return float(model.slept_mb)
-    if instance.state == QUEUED:
-        return float(model.slept_mb) if instance.from_slept else 0.0
-    if instance.state == VANISHING and not instance.heavy:
-        return float(model.slept_mb)
-    return float(model.active_mb)
+    return 0.0 if instance.state in (ABSENT, QUEUED) else float(model.active_mb)
 
 
 @inner

@@ -126,7 +126,7 @@ class OpenLoop:
         self.taken_s = np.zeros(len(card))
         self._submit, self._abort = Bound(_submit), Bound(_abort)
         self._advance, self._look = Bound(_advance), Bound(_look)
-        _reset(self._cluster)
+        _reset(self._cluster, 0)
 
     @property
     def now_s(self) -> float:
@@ -259,15 +259,13 @@ def replay_requests(
     planned["submit_s"], planned["priority"] = times, 0.0 if priority is None else priority
     planned["server"], planned["prompt_tokens"] = server, prompt_tokens
     planned["output_tokens"] = output_tokens
-    where, prompts, outputs = (
-        planned[field] for field in ("server", "prompt_tokens", "output_tokens")
-    )
-    needed = -(-(prompts + outputs) // card["block_size"][where])
-    if (needed > card["usable_blocks"][where]).any():
-        i = int(np.argmax(needed > card["usable_blocks"][where]))
+    its = card[planned["server"]]
+    needed = -(-(planned["prompt_tokens"] + planned["output_tokens"]) // its["block_size"])
+    if (too_long := needed > its["usable_blocks"]).any():
+        i = int(np.argmax(too_long))
         raise InfraMindError(
             f"request {i} needs {needed[i]} KV blocks and its server has "
-            f"{card['usable_blocks'][where[i]]}; raise num_kv_blocks or drop the request"
+            f"{its['usable_blocks'][i]}; raise num_kv_blocks or drop the request"
         )
     ended = OpenLoop(card, len(times), timeout_s=timeout_s, faults=faults).serve(planned)
     out = np.empty(len(times), SERVED)
@@ -279,10 +277,7 @@ def replay_requests(
 
 # Compiled; `cluster` is that of one environment, `time` and `loop` hold its _LOOP record.
 
-
-@jit
-def _reset(cluster: Cluster) -> None:
-    reset_cluster(cluster, 0)
+_reset: Final = jit(reset_cluster)
 
 
 @inner

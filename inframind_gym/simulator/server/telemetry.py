@@ -9,7 +9,7 @@ what was noted last.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -81,10 +81,7 @@ def kv_frac(cluster: Cluster, e: int, m: int, now_s: float) -> float:
     return blocks_held(cluster, e, m, clock) / float(cluster.card[m].usable_blocks)
 
 
-@jit
-def kv_use(cluster: Cluster, e: int, m: int, now_s: float) -> float:
-    """`kv_frac` for those who are not compiled."""
-    return kv_frac(cluster, e, m, now_s)
+kv_use: Final = jit(kv_frac)  # for those who are not compiled
 
 
 @inner
