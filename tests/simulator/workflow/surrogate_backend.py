@@ -58,14 +58,12 @@ class SurrogateBackend:
         """Put the call into its server's queue; what it will answer is drawn at once."""
         right = self._right.get(call.query, 0)
         sources = zip(call.reads, call.sources, strict=True)
-        _draw(
-            *self._constants,
+        numbers = (
             *(call.query, call.task, call.node, call.phase, call.model, call.strategy),
-            *(call.role, call.structure),
-            sum(1 << node for node in call.reads),
+            *(call.role, call.structure, sum(1 << node for node in call.reads)),
             sum((right >> source & 1) << node for node, source in sources),
-            self._answer,
         )
+        _draw(*self._constants, np.array(numbers), self._answer)
         tokens, truncated, is_right = self._answer.tolist()
         self._loop.submit(call.model, call.priority, call.prompt_tokens, tokens, call.id)
         self._outcome[call.id] = call, tokens, bool(truncated), bool(is_right)
@@ -124,24 +122,17 @@ def _draw(
     tables: ResponseTables,
     role_fit: NDArray[np.float32],
     key: int,
-    ordinal: int,
-    task: int,
-    node: int,
-    phase: int,
-    model: int,
-    strategy: int,
-    role: int,
-    structure: int,
-    reads: int,
-    right: int,
+    call: NDArray[np.int64],
     answer: NDArray[np.int64],
 ) -> None:
     """Write a call's length in tokens, whether it will be cut and whether right."""
+    ordinal, task, node, phase, model = call[0], call[1], call[2], call[3], call[4]
+    strategy, role, structure = call[5], call[6], call[7]
+    sources, good = np.uint32(call[8]), np.uint32(call[9])
     place = call_id(node, phase, model, strategy)
     z = query_length_z(key, ordinal)
     tokens, _ = answer_tokens(tables, key, ordinal, task, z, place, phase, model, strategy)
     truncated = was_cut(tables, tokens)
-    sources, good = np.uint32(reads), np.uint32(right)
     bonus = answer_bonus(
         tables, role_fit, task, role, node, phase, strategy, structure, sources, good
     )
