@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inframind_gym.simulator.placement.episode import dag_table
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, LOAD, SLEPT, VANISHING
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 from tests.placement.toys import ROW, card, started, tight_cluster, write_cluster, write_demand
 
 EXACT: dict[str, Any] = {
@@ -212,6 +214,30 @@ def test_an_episode_begins_with_models_in_the_order_of_the_list(tmp_path: Path) 
 # Jobs: routing, serving, lateness
 
 
+@pytest.mark.parametrize(
+    ("topology", "count", "agents", "reads"),
+    [
+        ("IO", 2, [0, 1, 6], [[], [], [0, 1]]),
+        ("Chain", 3, [0, 1, 2, 6], [[], [0], [1], [2]]),
+        ("FullConnected", 3, [0, 1, 2, 6], [[], [0], [0, 1], [2]]),
+        ("Debate", 2, [0, 1, 0, 1, 6], [[], [], [0, 1], [0, 1], [2, 3]]),
+        ("Reflection", 2, [0, 1, 0, 1, 6], [[], [], [0], [1], [2, 3]]),
+    ],
+)
+def test_the_calls_of_a_job(
+    topology: str, count: int, agents: list[int], reads: list[list[int]]
+) -> None:
+    """The last call reads all answers that no other call reads; its model is its own."""
+    dag = dag_table()[TOPOLOGIES.index(topology) * MAX_AGENTS + count - 1]
+    calls = range(int(dag["calls"]))
+    before, after = (
+        [[other for other in calls if dag[field][call] >> other & 1] for call in calls]
+        for field in ("predecessors", "successors")
+    )
+    assert (dag["agent"][: len(calls)].tolist(), before) == (agents, reads)
+    assert after == [[other for other in calls if call in before[other]] for call in calls]
+
+
 def test_a_job_alone(tmp_path: Path) -> None:
     """A call is sent at the tick after it became ready; the second reads prompt and answer."""
     toy = Toy(tmp_path, [card("a")], initial="spread", demand=ALIKE)
@@ -251,6 +277,9 @@ def test_calls_share_a_step_and_wait_in_line(tmp_path: Path) -> None:
     toy.step(0)
     assert (server["running"], server["queued"], waiting["count"]) == (1, 0, 3)
     assert server["latency_sum_s"] == pytest.approx(2 * 1.258)
+    assert server["mean_s"] == pytest.approx(1.258)  # the router's, as of this interval
+    believed_s = float(toy.simulation.world.model["latency_s"][0])
+    assert waiting["latency_s"] == pytest.approx(0.7 * believed_s + 0.3 * 1.258)
     toy.step(0)
     assert (server["running"], server["queued"], waiting["count"]) == (2, 0, 1)
     assert (toy.episode["waiting"], toy.episode["serving"]) == (1, 2)
