@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.live import compile_loop
+from inframind_gym.envs.live import BackendSimulation, compile_loop
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.backend import completion_of
@@ -81,7 +81,8 @@ class Teams:
             words = f"{limits.max_teams} workflows are under way"
             raise RequestError(429, "all_teams_busy", words, retry_after_s=5.0)
         left_s = limits.answer_s - (time.monotonic() - query.arrived_s)
-        playing = asyncio.ensure_future(self._play(query, question))
+        simulation = self._idle.popleft()
+        playing = asyncio.ensure_future(self._play(simulation, query, question))
         try:
             async with asyncio.timeout(max(left_s, 0.001)):
                 # A stream gets comments meanwhile, which keep proxies awake.
@@ -96,7 +97,8 @@ class Teams:
         except TimeoutError:
             raise RequestError(502, "team_failed", "no answer in time") from None
         finally:
-            playing.cancel()
+            await cancel_all([playing])
+            self._idle.append(simulation)
         models = done["model"][: int(done["num_nodes"])].tolist()
         headers = {
             "x-request-id": query.request_id,
@@ -125,10 +127,11 @@ class Teams:
         data = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
         await exchange.write(f"{data}data: [DONE]\n\n".encode(), more=False)
 
-    async def _play(self, query: Query, question: str) -> tuple[str, np.void]:
+    async def _play(
+        self, simulation: BackendSimulation, query: Query, question: str
+    ) -> tuple[str, np.void]:
         """Play a workflow to its end; return its answer, and its record; or an InfraMindError."""
-        gateway, simulation = self._gateway, self._idle.popleft()
-        number, self._count = self._count, self._count + 1
+        gateway, number, self._count = self._gateway, self._count, self._count + 1
         calls = _Calls(gateway, query, _OpenPrompts(simulation.tasks, question), number)
         start, action = np.zeros(1, START), np.zeros(len(simulation.highs), np.int64)
         start["num_queries"], start["models_up"] = 1, simulation.models_up
@@ -149,7 +152,6 @@ class Teams:
             return calls.final, simulation.completed(0)[-1]
         finally:
             await cancel_all(calls.open)
-            self._idle.append(simulation)
 
 
 class _Waiting(Exception):  # noqa: N818 (no error: the loop goes on when a call is over)

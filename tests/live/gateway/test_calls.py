@@ -284,6 +284,27 @@ def test_a_team_answers(speed: float, tmp_path: Path) -> None:
         settled(rig)
 
 
+def test_teams_that_come_at_once_are_bounded(tmp_path: Path) -> None:
+    slow, limits = Answer("42", first_s=0.5), {"max_teams": 2}
+    with running(tmp_path, lambda r, n: slow, policy="bid_price", limits=limits) as rig:
+
+        async def ask_all() -> None:
+            url, body = f"{rig.url}/v1/chat/completions", chat(model="inframind/team")
+
+            async def ask(session: aiohttp.ClientSession) -> int:
+                async with session.post(url, json=body) as response:
+                    await response.read()
+                    return response.status
+
+            async with aiohttp.ClientSession() as session:
+                for _ in range(3):  # on connections that are there already: in one round of a loop
+                    asked = [ask(session) for _ in range(12)]
+                    assert sorted(await asyncio.gather(*asked)) == [200] * 2 + [429] * 10
+
+        asyncio.run(ask_all())
+        settled(rig)
+
+
 def test_a_team_that_is_given_up_leaves_no_trace(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
