@@ -245,7 +245,7 @@ class VllmServers(Connections):
         alias = self.config.models[server].alias
         level = logging.INFO if up else logging.WARNING
         _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
-        if asleep:
+        if asleep and self.episodes:  # before the first one there is no client yet
             self.client.give_up(server, f"{alias} is down: {why}")
 
 

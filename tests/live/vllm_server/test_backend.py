@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live.backend import VllmServers
+from inframind_gym.live.config import LiveSettings
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL
@@ -29,6 +31,7 @@ from tests.envs.test_live import pool_file
 from tests.live.launch.play import ENV, ROOT
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, each_call_once, records, until
 from tests.live.vllm_server.live_play import (
+    QUICK,
     Live,
     Prompts,
     ask,
@@ -36,6 +39,7 @@ from tests.live.vllm_server.live_play import (
     five,
     live,
     opened,
+    pool_at,
     right_if_42,
     wait_for,
 )
@@ -174,6 +178,15 @@ def test_a_sleeping_server_gets_no_request() -> None:
         servers[1].script = lambda r, n: Answer()
         until(lambda: backend.models_up() == 0b11111)
         assert not ask(backend, call(6, model=1))[0].failed
+
+
+def test_a_server_that_sleeps_already_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with five() as servers:
+        servers[0].asleep = True
+        config = pool_at([server.url for server in servers])
+        with VllmServers(config, LiveSettings(**QUICK)) as pool:
+            assert pool.watcher.up == 0b11110
+    assert "deepseek-32b is down: asleep" in caplog.text and "failed" not in caplog.text
 
 
 def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
