@@ -9,12 +9,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import yaml
 from gymnasium.utils.env_checker import check_env
 
 import agents
 import inframind_gym
-from inframind_gym.configs import find_config
 from inframind_gym.errors import InfraMindError
 from inframind_gym.policies import requires_of, resolve_policy
 from inframind_gym.tasks.sandbox import Sandbox, SandboxError
@@ -86,23 +84,15 @@ def test_any_policy_plays_both_and_gets_the_same_records(policy: str) -> None:
 
 
 def test_no_servers_is_told_with_the_remedy(tmp_path: Path) -> None:
-    env = gym.make("InfraMind-StreamLive-v0", pool=pool_file(tmp_path, [9] * 5), reach_s=0.3)
+    pytest.importorskip("aiohttp", reason="needs the extra `live`")
+    from tests.live.vllm_server.live_play import pool_file
+
+    pool = pool_file(tmp_path, ["http://127.0.0.1:9"] * 5)
+    env = gym.make("InfraMind-StreamLive-v0", pool=pool, reach_s=0.3)
     with pytest.raises(InfraMindError, match=r"inframind pool up --pool .*pool.yaml"):
         env.reset(seed=0)
     env.close()
     env.close()
-
-
-def pool_file(folder: Path, ports: list[int]) -> str:
-    """The measured pool's file, with its servers at ports of this machine."""
-    data = yaml.safe_load(Path(find_config("pools", "b200-2gpu")).read_text(encoding="utf-8"))
-    for model, port in zip(data["models"], ports, strict=True):
-        model.pop("port", None)
-        model["url"] = f"http://127.0.0.1:{port}"
-    data["metrics_poll_s"] = 0.2
-    path = folder / "pool.yaml"
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
-    return str(path)
 
 
 @pytest.fixture
@@ -111,7 +101,7 @@ def knowing_servers(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
     pytest.importorskip("aiohttp", reason="needs the extra `live`")
     from inframind_gym.tasks import load_tasks
     from tests.live.vllm_server.fake import Answer
-    from tests.live.vllm_server.live_play import five
+    from tests.live.vllm_server.live_play import five, pool_file
 
     tasks = load_tasks("builtin", split="all")
     known = {
@@ -126,7 +116,7 @@ def knowing_servers(tmp_path: Path) -> Iterator[tuple[str, list[Any]]]:
         return Answer(f"So it is. \\boxed{{{value}}}")
 
     with five(reply) as servers:
-        yield pool_file(tmp_path, [server.port for server in servers]), servers
+        yield pool_file(tmp_path, [server.url for server in servers]), servers
 
 
 @pytest.mark.parametrize("knows", [True, False])

@@ -15,12 +15,11 @@ from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import read_cells
-from tests.envs.test_live import pool_file
 
 pytest.importorskip("aiohttp", reason="needs the extra `live`")
 
 from tests.live.vllm_server.fake import Answer, each_call_once, records, until
-from tests.live.vllm_server.live_play import five
+from tests.live.vllm_server.live_play import five, pool_file
 
 
 def suite(pool: str, *policies: str, **changes: Any) -> RoutingSuite:
@@ -43,7 +42,7 @@ def suite(pool: str, *policies: str, **changes: Any) -> RoutingSuite:
 def servers_of(tmp_path: Path, answer: Answer | None = None) -> Iterator[tuple[str, list[Any]]]:
     """A pool of servers that all give one answer: the pool's file, and the servers."""
     with five(lambda *_: answer or Answer("\\boxed{0}")) as servers:
-        yield pool_file(tmp_path, [server.port for server in servers]), servers
+        yield pool_file(tmp_path, [server.url for server in servers]), servers
 
 
 def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:

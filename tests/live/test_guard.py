@@ -39,7 +39,8 @@ class Target(NamedTuple):
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
     folder = tmp_path_factory.mktemp("servers")
-    chat = '{"model": "Coder", "messages": [{"role": "user", "content": "x"}], "max_tokens": VALUE}'
+    said = '[{"role": "user", "content": "x"}]'
+    chat = f'{{"model": "qwen-14b", "messages": {said}, "max_tokens": VALUE}}'
     (folder / "keyed").mkdir()
     with (
         running(folder, limits={"max_connections_per_address": 8}) as open_,

@@ -25,10 +25,9 @@ from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import Gateway
 from inframind_gym.live.guard import bounded_protocol
 from inframind_gym.live.processes import free_ports
-from inframind_gym.simulator.server.pool import PoolConfig
 from inframind_gym.sockets import listening
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
-from tests.live.vllm_server.live_play import pool_at
+from tests.live.vllm_server.live_play import five, pool_file
 
 KEY = "sk-a-secret-of-a-test"
 
@@ -78,13 +77,6 @@ def chat(**fields: Any) -> dict[str, Any]:
     return usual | fields
 
 
-def write_pool(folder: Path, pool: PoolConfig) -> Path:
-    """A file of a pool."""
-    path = folder / "pool.yaml"
-    path.write_text(yaml.safe_dump(pool.model_dump(mode="json", exclude_none=True)))
-    return path
-
-
 def code(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
     """Status and code of an error."""
     return answer[0], json.loads(answer[2])["error"]["code"]
@@ -113,16 +105,10 @@ def running(
 ) -> Iterator[Rig]:
     """A gateway on a free port, until the end of the block."""
     with contextlib.ExitStack() as stack:
-        names = ["R1", "Mistral", "Coder", "Llama8", "Llama3"]
-        servers = [stack.enter_context(FakeServer(script, model=name)) for name in names]
-        pool = pool_at([server.url for server in servers])
-        models = [
-            model.model_copy(update={"name": name})
-            for model, name in zip(pool.models, names, strict=True)
-        ]
-        path = write_pool(folder, pool.model_copy(update={"models": tuple(models)}))
+        servers = stack.enter_context(five(script))
+        path = pool_file(folder, [server.url for server in servers])
         config = GatewayConfig.model_validate(
-            {"pool": str(path), "policy": "least_loaded", "port": 0} | settings
+            {"pool": path, "policy": "least_loaded", "port": 0} | settings
         )
         gateway, most = Gateway(config), config.limits.max_connections_per_address
         port = stack.enter_context(serving(make_app(gateway), most))
@@ -132,12 +118,12 @@ def running(
 
 @contextlib.contextmanager
 def process(
-    folder: Path, pool: Path, **settings: Any
+    folder: Path, pool: str, **settings: Any
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`inframind serve` as a process that is ready: its address, and itself."""
     (port,) = free_ports(1)
     url, config = f"http://127.0.0.1:{port}", folder / "gateway.yaml"
-    usual = {"pool": str(pool), "policy": "least_loaded", "port": port}
+    usual = {"pool": pool, "policy": "least_loaded", "port": port}
     config.write_text(yaml.safe_dump(usual | settings))
     command = [sys.executable, "-c", "from inframind_gym.cli import app; app()"]
     started = subprocess.Popen(

@@ -48,8 +48,8 @@ def test_openais_sdk_unchanged(tmp_path: Path) -> None:
         sdk = client(rig)
         names = [model.id for model in sdk.models.list()]
         assert names[:2] == ["inframind/auto", "inframind/team"]
-        assert {rig.alias(2), "Coder"} <= set(names)
-        whole = sdk.chat.completions.create(**chat(model="Coder"))
+        assert {"qwen-14b", "Qwen/Qwen2.5-Coder-14B-Instruct"} <= set(names)
+        whole = sdk.chat.completions.create(**chat(model="Qwen/Qwen2.5-Coder-14B-Instruct"))
         assert whole.choices[0].message.content == "It is 42."
         extra = {"inframind": {"budget_s": 30.0, "domain": "Math"}}
         with sdk.chat.completions.create(**chat(stream=True, extra_body=extra)) as stream:
@@ -77,7 +77,7 @@ def test_what_the_gateway_does_not_read_passes_through(tmp_path: Path) -> None:
         assert (status, headers["x-inframind-model"]) == (200, rig.alias(3))
         assert rig.ask(**fields)[0] == 200
         sent = rig.servers[3].requests[0]
-        assert sent["model"] == "Llama8"
+        assert sent["model"] == "meta-llama/Llama-3.1-8B-Instruct"
         assert "inframind" not in sent and "max_tokens" not in sent
         # Its deadline, not what the client would like to be.
         assert sent["priority"] / 1e6 == pytest.approx(before + 60.0, abs=2.0)
@@ -202,15 +202,15 @@ def test_servers_that_die_sleep_or_hang_are_left(tmp_path: Path) -> None:
         until(lambda: rig.gateway.watcher.up == 0b11100)
         for _ in range(10):
             assert rig.ask()[0] == 200
-        refused = rig.ask(model="R1")
+        refused = rig.ask(model="deepseek-32b")
         assert code(refused) == (503, "no_server") and b"127.0.0.1" not in refused[2]
         rig.servers[0].start()
         until(lambda: rig.gateway.watcher.up == 0b11101)
-        assert rig.ask(model="R1")[0] == 200
+        assert rig.ask(model="deepseek-32b")[0] == 200
         rig.servers[2].script = lambda r, n: Answer(hang=True)
-        assert code(rig.ask(model="Coder", stream=True)) == (502, "server_timeout")
+        assert code(rig.ask(model="qwen-14b", stream=True)) == (502, "server_timeout")
         rig.servers[2].script = lambda r, n: Answer(reset_after=0)
-        assert code(rig.ask(model="Coder", stream=True)) == (502, "server_unreachable")
+        assert code(rig.ask(model="qwen-14b", stream=True)) == (502, "server_unreachable")
         settled(rig)
 
 

@@ -24,9 +24,9 @@ from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import gateway_config
 from inframind_gym.live.gateway.gateway import COUNTERS, GAUGES, HISTOGRAMS
 from inframind_gym.studio.runs import scrape
-from tests.live.gateway.rig import KEY, chat, code, process, running, settled, write_pool
+from tests.live.gateway.rig import KEY, chat, code, process, running, settled
 from tests.live.vllm_server.fake import Answer, records, until
-from tests.live.vllm_server.live_play import five, pool_at
+from tests.live.vllm_server.live_play import five, pool_file
 
 LIMITS = {"max_body_bytes": 4096}
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -45,10 +45,13 @@ def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
         for body, expected in [
             (b"{", (400, "invalid_json")),
             (b'"text"', (400, "invalid_json")),
-            (b'{"model": "Coder", "model": "R1", "messages": [{}]}', (400, "invalid_json")),
+            (
+                b'{"model": "qwen-14b", "model": "llama-8b", "messages": [{}]}',
+                (400, "invalid_json"),
+            ),
             (b'{"model": ["a"]}', (400, "missing_model")),
-            (b'{"model": "Coder"}', (400, "invalid_request")),
-            (b'{"model": "Coder", "messages": ["x"]}', (400, "invalid_request")),
+            (b'{"model": "qwen-14b"}', (400, "invalid_request")),
+            (b'{"model": "qwen-14b", "messages": ["x"]}', (400, "invalid_request")),
             (json.dumps(chat(max_tokens=True)).encode(), (400, "invalid_request")),
             (json.dumps(chat(stream="yes")).encode(), (400, "invalid_request")),
             (json.dumps(chat(inframind={"budget": 3})).encode(), (400, "invalid_request")),
@@ -144,7 +147,7 @@ CHAT = "/v1/chat/completions"
 def test_the_end_loses_no_request(number: signal.Signals, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with five(lambda r, n: LATE) as servers:
-        pool = write_pool(tmp_path, pool_at([server.url for server in servers]))
+        pool = pool_file(tmp_path, [server.url for server in servers])
         with process(tmp_path, pool, log=str(log)) as (url, served):
 
             def post(**fields: Any) -> int:
@@ -173,7 +176,7 @@ def test_the_end_loses_no_request(number: signal.Signals, tmp_path: Path) -> Non
 def test_a_policy_that_hangs_does_not_hang_the_server(tmp_path: Path) -> None:
     hanging = {"policy": "tests.live.gateway.test_choose:Hanging", "limits": {"policy_s": 0.5}}
     with five(lambda r, n: LATE) as servers:
-        pool = write_pool(tmp_path, pool_at([server.url for server in servers]))
+        pool = pool_file(tmp_path, [server.url for server in servers])
         with process(tmp_path, pool, **hanging) as (url, _):
             for _ in range(3):
                 body = chat(inframind={"budget_s": 13.0})

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.envs.live import BackendSimulation
 from inframind_gym.envs.routing_config import EnvConfig
@@ -55,6 +57,14 @@ def five(script: Script = lambda request, number: Answer("42")) -> Iterator[list
             stack.enter_context(FakeServer(script, model=model.name))
             for model in load_pool("b200-2gpu").models
         ]
+
+
+def pool_file(folder: Path, urls: Sequence[str]) -> str:
+    """A file of `pool_at`."""
+    path = folder / "pool.yaml"
+    content = pool_at(urls).model_dump(mode="json", exclude_none=True)
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return str(path)
 
 
 @contextlib.contextmanager

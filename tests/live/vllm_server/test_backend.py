@@ -27,7 +27,6 @@ from inframind_gym.live.config import LiveSettings
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend
 from inframind_gym.simulator.workflow.topology import FINAL
-from tests.envs.test_live import pool_file
 from tests.live.launch.play import ENV, ROOT
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, each_call_once, records, until
 from tests.live.vllm_server.live_play import (
@@ -40,6 +39,7 @@ from tests.live.vllm_server.live_play import (
     live,
     opened,
     pool_at,
+    pool_file,
     right_if_42,
     wait_for,
 )
@@ -340,8 +340,8 @@ def waiting(log: Path) -> Iterator[subprocess.Popen[str]]:
     """A process with 30 answers of a second server, that waits for 30 of a first that is mute."""
     hang = Answer(hang=True)
     with FakeServer(model=ALL) as quick, FakeServer(lambda r, n: hang, model=ALL) as mute:
-        pool = pool_file(log.parent, [mute.port, *[quick.port] * 4])
-        command = [sys.executable, "-c", SCRIPT, str(pool), str(log)]
+        pool = pool_file(log.parent, [mute.url, *[quick.url] * 4])
+        command = [sys.executable, "-c", SCRIPT, pool, str(log)]
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, cwd=ROOT, env=ENV, **pipes) as process:
             try:
