@@ -7,7 +7,7 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
     client          the loop, sessions, single questions
     watcher         metrics in the background, and which servers are up
     prompts         messages of a call; prompts.yaml: their texts
-    config          their arguments, and settings of client and watcher; addresses
+    config          arguments of live environments, settings of client and watcher; addresses
     launcher        starts servers and stops what it started: processes, weights
     command         `inframind pool new|up|status|down|place`
     placement/      a live cluster whose models are switched by a policy

@@ -2,8 +2,8 @@
 
     client = ChatClient(addresses(pool), watcher)
     await client.open()
-    result = ChatResult(time.monotonic())
-    await client.chat(0, body, result, limit_s=60.0, max_tokens=256)
+    result = ChatResult(time.monotonic(), max_tokens=256)
+    await client.chat(0, body, result, limit_s=60.0)
 
 What became of a request is in its `ChatResult`, and nowhere else.
 """
