@@ -46,20 +46,15 @@ def agents(
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Finished trainings of ppo_lagrangian to record.")
     ] = None,
-    play: Annotated[
-        bool, typer.Option("--play", help="Play the streams of the picture of prices anew.")
-    ] = False,
     docs: Docs = Path("docs"),
     check: Check = False,
 ) -> None:
-    """Record trainings, and refresh table and pictures of docs/agents.md from the records."""
-    from benchmarks.agents import play_prices, record, refresh_pages
+    """Record trainings, and refresh table and picture of docs/agents.md from the record."""
+    from benchmarks.agents import record, refresh_pages
 
     with friendly():
         if runs:
             record(runs)
-        if play:
-            play_prices()
         _end(refresh_pages(docs, check=check), check)
 
 

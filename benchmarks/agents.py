@@ -1,10 +1,7 @@
 """The page of the agents: `python -m benchmarks agents [RUN ...]`.
 
-Tables and pictures of docs/agents.md come from `benchmarks/records/agents`:
-
-trainings.csv   metrics of every training of `ppo_lagrangian`, an update a row
-prices.csv      price of a second of a slot by load: those `bid_price` was given, and those that
-                `adaptive` and `ppo_lagrangian` find while they play (`play_prices`)
+Table and picture of a training in docs/agents.md come from `trainings.csv` of
+`benchmarks/records/agents`: metrics of every training of `ppo_lagrangian`, an update a row.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from inframind_gym.policies import checkpoint
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TRAININGS, PRICES = "trainings.csv", "prices.csv"
+TRAININGS: Final = Path("agents", "trainings.csv")  # in the folder of records
 LOADS: Final = (0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.25)
 CURVES: Final = {  # of a training: title
     "charts/goodput": "goodput",
@@ -37,18 +34,13 @@ CURVES: Final = {  # of a training: title
 }
 VALIDATION: Final = ("validation/goodput", "validation/in_time")
 BY_LOAD: Final = tuple(f"validation/goodput/load/{x:g}" for x in (0.3, 0.6, 0.9, 1.1))
-WORKLOAD: Final = "math"
-CAPACITY_PER_MIN: Final = 181.0
-MODEL, GPU = 1, 1  # mistral-24b, whose price is shown, and its GPU
-LEAST_PRICE: Final = 1e-5  # that is shown, and that the two learn
-PLAYERS: Final = {"adaptive": "#009e73", "ppo_lagrangian": "#d55e00"}
 Floats = NDArray[np.float64]
 Rows = list[dict[str, str]]
 
 
-def read(name: str, records: Path = RECORDS) -> Rows:
-    """Return the rows of a record."""
-    with (records / "agents" / name).open(encoding="utf-8", newline="") as file:
+def read(records: Path = RECORDS) -> Rows:
+    """Return the rows of the record."""
+    with (records / TRAININGS).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -80,68 +72,19 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
                 cells[f"validation/goodput/load/{cell.rpartition('/')[2]}"].append(goodput)
             rows[-1] |= {name: f"{np.mean(values):.5g}" for name, values in cells.items()}
     named = {run.name for run in runs}
-    before = read(TRAININGS, records) if (records / "agents" / TRAININGS).is_file() else []
+    before = read(records) if (records / TRAININGS).is_file() else []
     rows = [row for row in before if row["run"] not in named] + rows
     kinds = list(dict.fromkeys(_kind(row["run"]) for row in rows))
     rows.sort(key=lambda row: (kinds.index(_kind(row["run"])), row["run"]))
-    replace_text(records / "agents" / TRAININGS, csv_text(rows))
-
-
-def play_prices(records: Path = RECORDS, queries: int = 1200, streams: int = 3) -> None:
-    """Play streams at each load, and record the mean prices after a third of their queries."""
-    import gymnasium as gym
-
-    from inframind_gym.policies import resolve_policy
-    from inframind_gym.policies.bid_price import SHIPPED, load_model
-    from inframind_gym.simulator.workflow.dispatch import DECISION
-
-    model = load_model(SHIPPED / WORKLOAD)
-    rows: list[dict[str, Any]] = []
-    for rate, base in zip(model.rates_per_min, model.prices.base[0], strict=True):
-        rho, price = f"{rate / CAPACITY_PER_MIN:.4g}", f"{np.exp(base[MODEL]):.4g}"
-        rows.append({"policy": "bid_price", "load": rho, "mu": price, "lambda": ""})
-    settings: dict[str, Any] = {"workload": WORKLOAD, "split": "val", "num_queries": queries}
-    settings |= {"level": "joint", "observation": "index", "system_features": ("in_flight",)}
-    settings["budget_s"] = (10.0, 30.0, 50.0, 100.0, 200.0)
-    every = np.arange(streams * len(LOADS))
-    env: Any = gym.make_vec("InfraMind-Stream-v0", num_envs=len(every), **settings).unwrapped
-    loads = np.repeat(LOADS, streams)
-    for name in PLAYERS:
-        policy: Any = resolve_policy(name)
-        simulation = env.simulation
-        simulation.set_options({"arrival_rate_per_min": loads * CAPACITY_PER_MIN})
-        simulation.seeded()
-        policy.reset(env.policy_spec(), [int(row) for row in every])
-        observations = simulation.observations()
-        simulation.reset(every, [np.random.default_rng(int(r)) for r in every], observations)
-        read_, noted = np.zeros(len(every), np.int64), []
-        while (simulation.status == DECISION).all():
-            contexts = simulation.contexts(every)
-            actions = policy.act_batch(observations, contexts, every)
-            simulation.step(every, simulation.checked(actions), observations)
-            last = simulation.state.stream["finished"]
-            for row in np.flatnonzero(last > read_):
-                policy.observe(simulation.state.completed[row, read_[row] : last[row]], int(row))
-            read_ = last.copy()
-            if contexts["query"].min() > queries // 3:
-                lagrange = getattr(policy, "lagrange", np.zeros(len(every)))
-                noted.append([np.exp(policy.log_price[:, GPU]), lagrange.copy()])
-        price, lagrange = np.mean(noted, axis=0)
-        for load in LOADS:
-            at = loads == load
-            mu, late = price[at].mean(), lagrange[at].mean()
-            rows.append({"policy": name, "load": load, "mu": f"{mu:.4g}", "lambda": f"{late:.4g}"})
-    replace_text(records / "agents" / PRICES, csv_text(rows))
+    replace_text(records / TRAININGS, csv_text(rows))
 
 
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
-    """Refresh tables and, unless only checking, the pictures; return the pages that were stale."""
-    trainings, page = read(TRAININGS, records), docs / "agents.md"
+    """Refresh the table and, unless only checking, the picture; return the page if stale."""
+    trainings, page = read(records), docs / "agents.md"
     fresh = refresh(page, {"trainings": _table(trainings)}, check=check)
     if not check:
-        prices = read(PRICES, records)
-        drawings = {"training": lambda: _curves(trainings), "prices": lambda: _prices(prices)}
-        save_all(drawings, docs / "images")
+        save_all({"training": lambda: _curves(trainings)}, docs / "images")
     return [] if fresh else [page]
 
 
@@ -209,26 +152,4 @@ def _curves(rows: Rows) -> Figure:
     for panel in panels[2:]:
         panel.set_xlabel("million queries")
     panels[0].legend(frameon=False, ncols=2, fontsize=9, loc="lower right")
-    return figure
-
-
-def _prices(rows: Rows) -> Figure:
-    """Draw the price of a second of a slot of `mistral-24b` at no load, and λ."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.5, 1.0))
-    for policy, colour in {"bid_price": "#0072b2", **PLAYERS}.items():
-        of = [row for row in rows if row["policy"] == policy]
-        price = np.maximum(_column(of, "mu"), LEAST_PRICE)
-        left.plot(_column(of, "load"), price, "o-", color=colour, ms=4, label=policy)
-        if policy == "ppo_lagrangian":
-            right.plot(_column(of, "load"), _column(of, "lambda"), "o-", color=colour, ms=4)
-    left.set_yscale("log")
-    left.set_title("price of a second of a slot, right answers")
-    left.legend(frameon=False, fontsize=9)
-    right.set_title("λ, right answers a late query")
-    for panel in (left, right):
-        panel.set_xlabel("load ρ, share of capacity")
-        panel.grid(axis="y", color=RULE, lw=0.6)
     return figure

@@ -68,5 +68,5 @@ def test_a_training_is_recorded_by_update(tmp_path: Path) -> None:
     lines = ({"step": 9, "lagrange/mu": 0.001}, {"step": 9, "validation/goodput": 0.75})
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
     agents.record([tmp_path], tmp_path)
-    [row] = agents.read(agents.TRAININGS, tmp_path)
+    [row] = agents.read(tmp_path)
     assert (row["queries"], row["lagrange/mu"], row["validation/goodput"]) == ("9", "0.001", "0.75")
