@@ -46,9 +46,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.tasks.sandbox.lift import holds, lift
+from inframind_gym.tasks.sandbox.lift import decode, holds, lift
 from inframind_gym.tasks.sandbox.lockdown import landlock_version, this_machine
-from inframind_gym.tasks.sandbox.plain import decode
 from inframind_gym.tasks.sandbox.process import Formulas, Process, SandboxError, package_places
 from inframind_gym.tasks.taskset import Answer
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from . import lockdown, plain
+from . import lockdown
 
 TYPE_CHECKING = False  # importing typing takes longer than all else here
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 ANSWER = "answer"  # name of the module that an answer's code runs as
 MAX_REASON = 300  # characters
+MAX_DEPTH = 60  # of a result
+MAX_ITEMS = 1_000_000
+MAX_BITS = 200_000  # of an integer: arithmetic with more could take minutes outside
 
 
 class Failure(BaseException):
@@ -28,6 +31,10 @@ class Failure(BaseException):
 
 class ResultError(Exception):
     """An answer's function raised what would end tests in silence."""
+
+
+class NotPlainError(Exception):
+    """A value is too large to be sent."""
 
 
 def main(job: dict[str, Any]) -> None:
@@ -87,7 +94,7 @@ def run_tests(job: dict[str, Any], send: Callable[..., None]) -> None:
     except Exception as error:
         send("broken", _text(error))
         return
-    encode, calls = plain.encode, [0]
+    plain, calls = encode, [0]
     module = type(sys)(ANSWER)
     sys.modules[ANSWER] = module
     try:
@@ -100,8 +107,8 @@ def run_tests(job: dict[str, Any], send: Callable[..., None]) -> None:
     def lifted(number: int, *values: Any) -> None:
         calls[0] += 1
         try:
-            content = [encode(value) for value in values]
-        except plain.NotPlainError as error:
+            content = [plain(value) for value in values]
+        except NotPlainError as error:
             raise Failure(f"AssertionError: {error}") from None
         send("value", number, content)
 
@@ -172,6 +179,63 @@ def _text(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}".rstrip(": ")[:MAX_REASON]
     except BaseException:  # an exception that cannot be shown
         return type(error).__name__[:MAX_REASON]
+
+
+_SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_SAMPLES: tuple[Any, ...] = ({}.keys(), {}.values(), {}.items(), (_ for _ in ()))
+_SAMPLES += tuple(map(iter, ([], (), {}, "", range(0))))
+_ITERABLE = (zip, map, filter, enumerate, reversed, range, *map(type, _SAMPLES))
+
+
+def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Return plain data as what `json` writes; NotPlainError: too deep, too many items or digits.
+
+    Content of built-in types travels, also that of subclasses, whose methods are not asked. Of any
+    other object its truth alone travels, and it equals nothing. JSON's own types stand for
+    themselves but for objects, which hold one name of a type and its content (`lift.decode`).
+    """
+    kind = type(value)
+    bases = type.__dict__["__mro__"].__get__(kind)
+    if value is None or kind is bool:
+        return value
+    if depth == 0:
+        raise NotPlainError("it is nested too deeply")
+    if int in bases:
+        number = int.__pos__(value)
+        if number.bit_length() > MAX_BITS:
+            raise NotPlainError("an integer has too many digits")
+        return {"int": hex(number)}
+    if float in bases:
+        return float.__pos__(value)
+    if complex in bases:
+        both = complex.__pos__(value)
+        return {"complex": [both.real, both.imag]}
+    if str in bases:
+        return str.__getitem__(value, slice(None))
+    if bytes in bases:
+        return {"bytes": bytes.hex(value)}
+    if list in bases:
+        return _all(list.__iter__(value), depth)
+    for name, base in _SEQUENCES.items():
+        if base in bases:
+            return {name: _all(base.__iter__(value), depth)}  # type: ignore[attr-defined]
+    if dict in bases:
+        pairs = [(key, dict.__getitem__(value, key)) for key in dict.__iter__(value)]
+        return {"dict": _all((part for pair in pairs for part in pair), depth)}
+    if kind in _ITERABLE:
+        return {"items": _all(iter(value), depth)}
+    if kind.__module__ == "numpy" and hasattr(kind, "item") and not getattr(value, "shape", 1):
+        return encode(value.item(), depth - 1)
+    return {"object": bool(value)}
+
+
+def _all(values: Any, depth: int) -> list[Any]:
+    items: list[Any] = []
+    for value in values:
+        items.append(encode(value, depth - 1))
+        if len(items) > MAX_ITEMS:
+            raise NotPlainError("it has too many items")
+    return items
 
 
 def _load_math_verify() -> Callable[[str, str], bool]:

@@ -25,7 +25,7 @@ from inframind_gym.errors import InfraMindError, needs
 
 START_S = 60.0  # until a process must be ready, however busy the machine is
 MAX_OUTPUT = 4 << 20  # bytes that a process may send; a thousand times what a judgement says
-_MODULES = ("lockdown", "plain", "harness")  # in the order in which they import one another
+_MODULES = ("lockdown", "harness")  # in the order in which they import one another
 # A process gets these modules compiled, with its job: nothing is looked for on the disk.
 _START = """
 import marshal, os, sys
