@@ -83,8 +83,7 @@ class MeasuredCell(BaseModel):
     cost_rate: NonNegative | None = None  # of a method that is trained with one
     # name of the model, as its server knows it -> share of the executions
     model_share: _Shares | None = _published("model_distribution")
-    strategy_share: _Shares | None = _published("strategy_distribution")
-    # "model|strategy" -> share of the executions
+    # "model|strategy" -> share of the executions, of an adaptive router
     route_share: _Shares | None = _published("model_strategy_joint")
     # topology -> share of the queries
     topology_share: Annotated[_Shares, AfterValidator(_without_domain)] | None = _published(

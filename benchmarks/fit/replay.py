@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -134,28 +134,22 @@ class Choices(NamedTuple):
     route: Ints  # (N, MAX_NODES) model x strategies + strategy
 
 
-def profile_for(
-    method: str, profile: TaskProfile, length_factor: float = 1.0, aggregation_gain: float = 0.0
-) -> TaskProfile:
+def profile_for(method: str, dataset: str, profile: TaskProfile) -> TaskProfile:
     """Return the profile of a dataset, changed for a method's prompts and agents.
 
-    Args:
-        method: One of HARNESSES.
-        profile: Of the dataset.
-        length_factor: Of the agents' answers, where the method has no prompt strategies. An
-            aggregating call is as long as a plain answer of its model.
-        aggregation_gain: Logits of the call that decides, where the method has no roles.
+    An aggregating call is as long as a plain answer of its model.
     """
     if HARNESSES[method].adaptive:
         return profile
     gain = dict.fromkeys(STRATEGIES, 0.0)
-    factors = {**dict.fromkeys(STRATEGIES, 1.0), STRATEGIES[_PLAIN]: length_factor}
+    factors = dict.fromkeys(STRATEGIES, 1.0)
+    factors[STRATEGIES[_PLAIN]] = LENGTH_FACTORS.get((method, dataset), 1.0)
     output: dict[str, Any] = {"strategy_factor": factors}
     update: dict[str, Any] = {}
     if not HARNESSES[method].has_roles:
         lengths = {"overhead_tokens": BARE_PROMPT_TOKENS, "final_message_tokens": PROPOSAL_TOKENS}
         update = {"agents": AgentProfile(), "prompt": profile.prompt.model_copy(update=lengths)}
-        gain[STRATEGIES[0]] = aggregation_gain  # the strategy of the deciding call
+        gain[STRATEGIES[0]] = AGGREGATION_GAINS[dataset]  # the strategy of the deciding call
         output["final_factor"] = 1.0
     update["output"] = profile.output.model_copy(update=output)
     update["quality"] = profile.quality.model_copy(update={"strategy_gain": gain})
@@ -194,8 +188,7 @@ def choose(
 ) -> Choices:
     """Draw the decisions of a cell's method in an episode of `count` queries, by quota.
 
-    Shares that a cell lacks are taken from the workload's profile of the oblivious router; models
-    and strategies are independent where no route was measured.
+    Shares that a cell lacks are taken from the workload's profile of the oblivious router.
 
     Raises:
         ConfigError: The cell names a model, strategy or topology that is unknown.
@@ -218,16 +211,13 @@ def choose(
         for name_of, share in cell.model_share.items():
             of_models[_model_index(cell, pool, name_of)] += share
     if HARNESSES[cell.method].adaptive:
-        mix = cell.strategy_share or profile.strategy_mix
-        shares = [share * mix.get(name, 0.0) for share in of_models for name in STRATEGIES]
-        if cell.route_share is not None:
-            shares = [0.0] * (models * len(STRATEGIES))
-            for route_name, share in cell.route_share.items():
-                model_name, _, strategy = route_name.rpartition("|")
-                if strategy not in STRATEGIES:
-                    raise ConfigError(f"{cell.source}: {unknown('strategy', strategy, STRATEGIES)}")
-                of = _model_index(cell, pool, model_name) * len(STRATEGIES)
-                shares[of + STRATEGIES.index(strategy)] += share
+        shares = [0.0] * (models * len(STRATEGIES))
+        for route_name, share in (cell.route_share or {}).items():
+            model_name, _, strategy = route_name.rpartition("|")
+            if strategy not in STRATEGIES:
+                raise ConfigError(f"{cell.source}: {unknown('strategy', strategy, STRATEGIES)}")
+            of = _model_index(cell, pool, model_name) * len(STRATEGIES)
+            shares[of + STRATEGIES.index(strategy)] += share
         each = quota(shares, count * MAX_NODES, rng).reshape(count, MAX_NODES)
         of_query = quota(shares, count, rng)[:, None]
         route = np.where(rng.random(each.shape) < ROUTE_AFFINITY, of_query, each)
@@ -275,16 +265,11 @@ def _model_index(cell: MeasuredCell, pool: PoolConfig, name: str) -> int:
 # Simulation
 
 
-@dataclass(frozen=True)
-class Constants:
+class Constants(NamedTuple):
     """The calibrated quantities: the servers, and the profile of each dataset."""
 
     pool: PoolConfig
     profiles: Mapping[str, TaskProfile]  # by dataset
-    # of the answers, by method and dataset; 1 where there is none
-    length_factors: Mapping[tuple[str, str], float] = field(default_factory=lambda: LENGTH_FACTORS)
-    # logits of the aggregating call of `moa` and `gptswarm`, by dataset; 0 where there is none
-    aggregation_gains: Mapping[str, float] = field(default_factory=lambda: AGGREGATION_GAINS)
 
 
 def load_constants(pool: str | Path, datasets: Sequence[str]) -> Constants:
@@ -418,15 +403,7 @@ def _params(
 ) -> EnvParams:
     """Return the parameters of episodes of a cell's method."""
     harness, method, pool = HARNESSES[cell.method], cell.method, constants.pool
-    profiles = [
-        profile_for(
-            method,
-            constants.profiles[dataset],
-            constants.length_factors.get((method, dataset), 1.0),
-            constants.aggregation_gains.get(dataset, 0.0),
-        )
-        for dataset in datasets
-    ]
+    profiles = [profile_for(method, name, constants.profiles[name]) for name in datasets]
     arguments = {
         "poll_s": pool.metrics_poll_s,
         "queue_norm": pool.queue_norm,

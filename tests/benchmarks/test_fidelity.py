@@ -48,9 +48,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     (folder / "vllm_traces").mkdir()
     synthetic.write(folder / "vllm_traces", synthetic.rows(synthetic.card(), 60))
+    routes = {"Qwen/Qwen2.5-Coder-14B-Instruct|Flash": 1.0}
     runs = {
         "mas": {"math": [raw_cell(rate, cost_rate=5.0) for rate in (10.0, 60.0)]},
-        "inframind": {"math": [raw_cell(10.0, budget=50.0, strategy_distribution={"Flash": 1.0})]},
+        "inframind": {"math": [raw_cell(10.0, budget=50.0, model_strategy_joint=routes)]},
     }
     (folder / "measured_runs.json").write_text(json.dumps(runs), encoding="utf-8")
     return folder

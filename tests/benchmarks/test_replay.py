@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.fit import replay
 from benchmarks.fit.measured_runs import read_runs
 from benchmarks.fit.replay import Constants, load_constants, predict
 from inframind_gym.simulator.workflow.topology import STRATEGIES
@@ -26,7 +26,7 @@ QUERIES = 60
 
 @pytest.fixture(scope="module")
 def constants() -> Constants:
-    return load_constants("b200-2gpu", ["math", "mbpp"])
+    return load_constants("b200-2gpu", ["math"])
 
 
 def latencies(mean: float = 30.0) -> dict[str, float]:
@@ -90,16 +90,17 @@ def test_slower_servers_change_times_alone(tmp_path: Path, constants: Constants)
     (first,) = predict([cell], constants, 2)
     slow = tuple(with_base_s(model, 2.0) for model in constants.pool.models)
     pool = constants.pool.model_copy(update={"models": slow})
-    (slower,) = predict([cell], replace(constants, pool=pool), 2)
+    (slower,) = predict([cell], constants._replace(pool=pool), 2)
     assert slower.latency_s["mean"] > 1.5 * first.latency_s["mean"]
     assert slower.accuracy == first.accuracy
     assert predict([cell], constants, 2) == [first]
 
 
 def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
-    tmp_path: Path, constants: Constants
+    tmp_path: Path, constants: Constants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On empty servers: two calls of DeepSeek, one after the other."""
+    monkeypatch.setattr(replay, "LENGTH_FACTORS", {})
     moa = read_cell(tmp_path, "moa", arrival_rate=0.01)
     shares = dict.fromkeys(NAMES[:1], 1.0)
     alone = read_cell(
@@ -109,7 +110,6 @@ def test_moa_is_as_slow_as_its_slowest_proposal_and_the_aggregator(
         topology_distribution={"IO": 1.0},
         num_agents=1,
     )
-    usual = replace(constants, length_factors={})
-    both, one = predict([moa, alone], usual, 4)
+    both, one = predict([moa, alone], constants, 4)
     assert both.calls == 6.0
     assert both.latency_s["mean"] == pytest.approx(2.0 * one.latency_s["mean"], rel=0.15)
