@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import numpy as np
@@ -21,12 +20,7 @@ import typer
 from benchmarks.fit.measured_runs import ERRORS, cell_rows, read_runs, summarise
 from benchmarks.fit.replay import DEFAULT_SEEDS, load_constants, predict
 from benchmarks.pages import NONE, QUIET, RULE, csv_text, refresh, save_all, table
-from inframind_gym.calibration.report import (
-    FIGURES,
-    METRICS,
-    latencies,
-    log_report,
-)
+from inframind_gym.calibration.report import FIGURES, METRICS, latencies, log_report
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
 from inframind_gym.errors import ConfigError, friendly, require
@@ -44,9 +38,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 PAGE: Final = "fidelity.md"
 POOL: Final = "b200-2gpu"  # the servers of the measured runs
-FIT: Final = (
-    Path(__file__).parent / "fit" / "fitted" / f"{POOL}.json"
-)  # its origin: docs/fidelity.md
+FIT: Final = Path(__file__).parent / "fit" / "fitted" / f"{POOL}.json"
 LOG_LIMITS: Final = (1.0, 3.0, 3.0)  # percent: mean e2e, worst e2e percentile, mean TTFT
 MOST_CONSTANTS: Final = 8  # fitted to one log
 COLD_LIMIT: Final = 15.0  # percent, mean e2e of an estimated card
@@ -239,7 +231,7 @@ def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:
     """Yield the cells that are worst: by mean latency, or accuracy beyond its sampling error."""
 
     def badness(row: Row) -> float:
-        low, high = wilson_interval(row["accuracy_measured"], row["num_queries"])
+        low, high = accuracy_interval(row)
         beyond = max(low - row["accuracy_predicted"], row["accuracy_predicted"] - high, 0.0)
         off = abs(math.log1p(row["mean_error_pct"] / 100.0))
         return float(max(off, 5.0 * beyond))  # 6 points weigh as much as a third
@@ -267,17 +259,13 @@ def _signed(value: float, digits: int = 1) -> str:
     return shown[1:] if float(shown) == 0 else shown.replace("-", "−")
 
 
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share that was seen in `count` trials.
+def accuracy_interval(row: Row) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a cell's measured accuracy."""
+    from scipy.stats import binomtest
 
-    Source: E. B. Wilson, "Probable Inference", JASA 22:158, 1927.
-    """
-    if count < 1:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf(0.975)
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / 2 / count) ** 2)
-    return middle - half, middle + half
+    solved, queries = round(row["accuracy_measured"] * row["num_queries"]), row["num_queries"]
+    low, high = binomtest(solved, queries).proportion_ci(method="wilson")
+    return low, high
 
 
 # Files beside the page
@@ -330,7 +318,7 @@ def _runs_figure(rows: Sequence[Row]) -> Figure:
         style: dict[str, Any] = {"s": 16, "color": colour, "alpha": 0.75, "lw": 0, "zorder": 3}
         latency.scatter(*(row[f"mean_{side}"] for side in SIDES), **style)
         measured, predicted = (100 * row[f"accuracy_{side}"] for side in SIDES)
-        low, high = wilson_interval(row["accuracy_measured"], row["num_queries"])
+        low, high = accuracy_interval(row)
         accuracy.plot([100 * low, 100 * high], [predicted] * 2, color=RULE, lw=0.8)
         accuracy.scatter(measured, predicted, **style)
     for index, method in enumerate(dict.fromkeys(row["method"] for row in rows)):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import benchmarks.__main__  # noqa: F401  # registers the command
 from benchmarks import fidelity
-from benchmarks.fidelity import Log, wilson_interval
+from benchmarks.fidelity import Log
 from benchmarks.fit.measured_runs import ERRORS
 from inframind_gym.calibration.server_card import Limits
 from inframind_gym.evaluation.cli import app
@@ -111,9 +111,3 @@ def test_the_page_is_filled_and_stays_the_same(
 def test_a_perfect_model_misses_by_chance_alone() -> None:
     found = fidelity.perfect_model_pct([{"episode_sd": 0.1}] * 101)
     assert found == pytest.approx(6.745, abs=0.05)  # 10 %: a normal's quartile
-
-
-def test_wilson_interval() -> None:
-    assert wilson_interval(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
-    assert wilson_interval(1.0, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
-    assert wilson_interval(0.3, 0) == (0.0, 1.0)
