@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.checkpoint import (
     CONFIG_FILE,
@@ -14,6 +15,7 @@ from inframind_gym.policies.checkpoint import (
     exists,
     fingerprint,
     load,
+    load_as,
     part,
     save,
 )
@@ -68,6 +70,21 @@ def test_what_is_missing_edited_or_not_finite_is_refused(folder):
     (folder / MODEL_FILE).unlink()
     with pytest.raises(ConfigError, match=MODEL_FILE):
         load(folder)
+
+
+def test_the_best_of_a_training_is_read_as_of_its_policy(tmp_path):
+    class Schema(StrictModel):
+        models: tuple[str, ...]
+        number: float
+
+    save(tmp_path / "run" / "best", TENSORS, CONFIG)
+    for place in (tmp_path / "run", tmp_path / "run" / "best"):
+        folder, tensors, config = load_as(Schema, place)
+        assert folder == tmp_path / "run" / "best" and set(tensors) == set(TENSORS)
+        assert config == Schema(models=("x",), number=0.1)
+    save(tmp_path / "other", TENSORS, {"modles": ["x"]})
+    with pytest.raises(ConfigError, match=r"config.json: modles: .*Did you mean 'models'"):
+        load_as(Schema, tmp_path / "other")
 
 
 def test_shapes_are_checked(folder):
