@@ -34,7 +34,6 @@ A training that is killed goes on from its last finished epoch to the same resul
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -119,6 +118,10 @@ class LagrangeConfig(StrictModel):
     max_value: Positive = 1.0
     limit: Positive = 1.0  # mean latency over budget that is allowed
     warmup: NonNegativeInt = 0  # epochs in which it is 0
+
+    def step(self, multiplier: float, mean_cost: float) -> float:
+        """Return λ after a step of dual ascent: clip(λ + η·(C̄ - limit), 0, max)."""
+        return min(max(multiplier + self.lr * (mean_cost - self.limit), 0.0), self.max_value)
 
 
 class ValidationConfig(StrictModel):
@@ -357,21 +360,6 @@ def approx_kl(log_ratio: Tensor) -> float:
     return float((log_ratio.exp() - 1.0 - log_ratio).mean())
 
 
-@dataclass
-class Multiplier:
-    """Dual ascent, λ ← clip(λ + η·(C̄ - limit), 0, max), with C̄ the mean cost of a batch."""
-
-    value: float = 0.2  # λ at the start
-    lr: float = 0.001  # η
-    limit: float = 1.0  # mean cost that is allowed
-    max_value: float = 1.0  # largest λ
-
-    def update(self, mean_cost: float) -> None:
-        """Take one step for the mean cost of a batch."""
-        value = max(self.value + self.lr * (mean_cost - self.limit), 0.0)
-        self.value = min(value, self.max_value)
-
-
 class Learner:
     """Networks, optimiser and multiplier."""
 
@@ -386,8 +374,7 @@ class Learner:
         self.optimizer = torch.optim.Adam([executor, planner], eps=1e-5, fused=True)
         plateau = config.validation.lr_factor, config.validation.lr_patience
         self.scheduler = ReduceLROnPlateau(self.optimizer, "max", *plateau, threshold=0.0)
-        c = config.lagrange
-        self.multiplier = Multiplier(c.start, c.lr, c.limit, c.max_value)
+        self.multiplier = config.lagrange.start  # λ
 
     def player(self) -> Player:
         """Return both networks in NumPy, with the present weights."""
@@ -402,14 +389,15 @@ class Learner:
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Learn from a batch of answered queries; λ moves last."""
-        records, weight = batch.records, 0.0 if self.warming_up else self.multiplier.value
+        records, weight = batch.records, 0.0 if self.warming_up else self.multiplier
         q = records["solved"].astype(np.float32)
         if self.config.reward == "goodput":
             q = q * ~late(records)
         metrics = self.update_executor(batch, q, weight)
         metrics |= self.update_planner(records, q, weight)
         if not self.warming_up:
-            self.multiplier.update(float(records["cost"].mean()))
+            mean_cost = float(records["cost"].mean())
+            self.multiplier = self.config.lagrange.step(self.multiplier, mean_cost)
         self.updates += 1
         chosen = {
             "model": (self.spec.models, batch.column("model")),
@@ -419,7 +407,7 @@ class Learner:
         return metrics | {
             "charts/episodic_return": float(q.mean()),
             "charts/episodic_cost": float(records["cost"].mean()),
-            "lagrange/lambda": 0.0 if self.warming_up else self.multiplier.value,
+            "lagrange/lambda": 0.0 if self.warming_up else self.multiplier,
             **{f"charts/{name}": value for name, value in measures(records).items()},
             **{
                 f"shares/{kind}/{name}": float((values == i).mean())
@@ -491,7 +479,7 @@ class Learner:
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return everything that learning depends on, as arrays and JSON."""
-        numbers = {"updates": self.updates, "multiplier": asdict(self.multiplier)}
+        numbers: dict[str, Any] = {"updates": self.updates, "multiplier": self.multiplier}
         numbers["scheduler"] = self.scheduler.state_dict()
         numbers["lr"] = [group["lr"] for group in self.optimizer.param_groups]
         return state_of(self.agent, self.optimizer), numbers
@@ -500,7 +488,7 @@ class Learner:
         """Go back to a `state`."""
         load_state(self.agent, self.optimizer, arrays)
         self.updates = int(numbers["updates"])
-        self.multiplier = type(self.multiplier)(**numbers["multiplier"])
+        self.multiplier = float(numbers["multiplier"])
         self.scheduler.load_state_dict(numbers["scheduler"])
         for group, lr in zip(self.optimizer.param_groups, numbers["lr"], strict=True):
             group["lr"] = lr
@@ -515,7 +503,7 @@ class Learner:
             **self.config.executor.model_dump(include=SWITCHES),
             "draw_count": self.config.planner.draw_count,
             "temperature": self.config.temperature,
-            "multiplier": self.multiplier.value,
+            "multiplier": self.multiplier,
         }
 
 

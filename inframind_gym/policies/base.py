@@ -228,10 +228,9 @@ def draw_from(weights: Floats, u: Floats) -> Ints:
 
 
 def multiplier_of(owner: object) -> float | None:
-    """The λ of a policy or its trainer: its `multiplier` is the number, or has it as `value`."""
+    """The λ of a policy or its trainer, its `multiplier`."""
     multiplier = getattr(owner, "multiplier", None)
-    value = getattr(multiplier, "value", multiplier)
-    return float(value) if isinstance(value, Real) else None
+    return float(multiplier) if isinstance(multiplier, Real) else None
 
 
 def requires_of(policy: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from agents.inframind import (
     Agent,
     InfraMindConfig,
+    LagrangeConfig,
     Learner,
-    Multiplier,
     Streams,
     approx_kl,
     train,
@@ -92,7 +92,7 @@ def test_it_stops_early_and_the_learning_rates_fall_on_a_plateau(tmp_path):
 def test_the_variants_and_ablations_train(changes, tmp_path):
     train(config(**changes, steps=1), Run(tmp_path))
     numbers = load(tmp_path / "state")[1]
-    found = numbers["multiplier"]["value"]
+    found = numbers["multiplier"]
     assert (found == 0.0) == (changes.get("lagrange") == {"start": 0, "lr": 0})
     assert (found == 0.2) == (changes.get("lagrange") == {"warmup": 1})
     whole = 60 // 16 + 1 if "sweeps" in changes else 3 * (1 + changes.get("partial_batch", True))
@@ -222,15 +222,15 @@ def test_without_system_state_nothing_of_the_servers_is_seen():
 
 
 @pytest.mark.parametrize(
-    ("multiplier", "costs", "expected"),
+    ("start", "changes", "costs", "expected"),
     [
-        (Multiplier(), [3.0, 0.5], [0.202, 0.2015]),  # 0.2 + 0.001·(3 - 1); + 0.001·(0.5 - 1)
-        (Multiplier(value=0.999), [4.0, 0.0], [1.0, 0.999]),
-        (Multiplier(value=0.0005), [0.0, 2.0], [0.0, 0.001]),
-        (Multiplier(0.5, 0.1, limit=0.5), [0.5, 0.7], [0.5, 0.52]),
+        (0.2, {}, [3.0, 0.5], [0.202, 0.2015]),  # 0.2 + 0.001·(3 - 1); + 0.001·(0.5 - 1)
+        (0.999, {}, [4.0, 0.0], [1.0, 0.999]),
+        (0.0005, {}, [0.0, 2.0], [0.0, 0.001]),
+        (0.5, {"lr": 0.1, "limit": 0.5}, [0.5, 0.7], [0.5, 0.52]),
     ],
 )
-def test_dual_ascent_steps_by_eta_times_the_excess_within_its_bounds(multiplier, costs, expected):
+def test_dual_ascent_steps_by_eta_times_the_excess(start, changes, costs, expected):
     for cost, value in zip(costs, expected, strict=True):
-        multiplier.update(cost)
-        assert multiplier.value == pytest.approx(value)
+        start = LagrangeConfig(**changes).step(start, cost)
+        assert start == pytest.approx(value)

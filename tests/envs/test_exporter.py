@@ -174,11 +174,7 @@ def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None
 class Trainer:
     """What trains a policy: its multiplier moves."""
 
-    class Multiplier:
-        value = 0.25
-
-    def __init__(self) -> None:
-        self.multiplier = self.Multiplier()
+    multiplier = 0.25
 
 
 def test_lambda_is_shown_where_there_is_one_and_moves(make: Any) -> None:
@@ -196,7 +192,7 @@ def test_lambda_is_shown_where_there_is_one_and_moves(make: Any) -> None:
     trainer = Trainer()
     env.follow(trainer)
     assert scrape(env.url)["inframind_lambda", ()] == 0.25
-    trainer.multiplier.value = 0.5
+    trainer.multiplier = 0.5
     assert scrape(env.url)["inframind_lambda", ()] == 0.5
 
 
