@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -332,23 +333,17 @@ def prices_of(plans: Sequence[Plan], slots: Array, choice: ChoiceConfig) -> Pric
     return Prices(**numbers, base=(np.log(price) - choice.load * planned)[None])
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Means of MEASURES over the scored queries of each group of rows, as the result of a job."""
-
-    group: Array  # (rows,) of each stream
-
-    def __call__(self, played: Played) -> Array:
-        """Return the means, (groups, measures)."""
-        queries = played.records["query"]
-        first, last = (part * (int(queries.max()) + 1) for part in SCORED)
-        scored = np.flatnonzero((queries >= first) & (queries < last))
-        records, group = played.records[scored], self.group[played.row[scored]]
-        on_time = records["latency_s"] <= records["budget_s"]
-        solved = records["solved"]
-        columns = (solved * on_time, solved, on_time, records["latency_s"])
-        count = np.bincount(group)
-        return np.column_stack([np.bincount(group, column) / count for column in columns])
+def means_by_group(of_row: Array, played: Played) -> Array:
+    """Return means of MEASURES over the scored queries of groups of rows (rows,), (groups, 4)."""
+    queries = played.records["query"]
+    first, last = (part * (int(queries.max()) + 1) for part in SCORED)
+    scored = np.flatnonzero((queries >= first) & (queries < last))
+    records, group = played.records[scored], of_row[played.row[scored]]
+    on_time = records["latency_s"] <= records["budget_s"]
+    solved = records["solved"]
+    columns = (solved * on_time, solved, on_time, records["latency_s"])
+    count = np.bincount(group)
+    return np.column_stack([np.bincount(group, column) / count for column in columns])
 
 
 def train(config: BidPriceConfig, run: Run) -> dict[str, Any]:
@@ -519,8 +514,8 @@ class Trainer:
         env = {**self._env, "num_queries": config.queries, "split": "val"}
         seeds = self._seeds(config.episodes, VALIDATION, 0) * len(loads)
         rates = np.repeat(model.rates_per_min, config.episodes)
-        of_rate = Measured(np.repeat(np.arange(len(loads)), config.episodes))
-        (means,) = self._play([Job(env, seeds, rates, BidPricePolicy(model=model), of_rate)])
+        by_rate = partial(means_by_group, np.repeat(np.arange(len(loads)), config.episodes))
+        (means,) = self._play([Job(env, seeds, rates, BidPricePolicy(model=model), by_rate)])
         result = dict(zip(MEASURES, means.mean(axis=0).tolist(), strict=True))
         goodput = zip(loads, means[:, 0].tolist(), strict=True)
         result |= {f"goodput_{load:g}": own for load, own in goodput}

@@ -14,9 +14,9 @@ from agents.bid_price.training import (
     MEASURES,
     BidPriceConfig,
     LoadConfig,
-    Measured,
     SurveyRound,
     ValidationConfig,
+    means_by_group,
     train,
 )
 from agents.runs import Run, WorldChoice
@@ -83,9 +83,8 @@ def test_the_middle_of_a_stream_counts() -> None:
     records["latency_s"][14:17] = 50.0, 200.0, 5.0
     records["solved"][:10], records["solved"][4] = 1, 0
     nothing = np.zeros(20, np.int64)
-    found = Measured(np.array([0, 1]))(
-        Played(np.repeat([0, 1], 10), nothing, np.zeros((20, 1)), records)
-    )
+    played = Played(np.repeat([0, 1], 10), nothing, np.zeros((20, 1)), records)
+    found = means_by_group(np.array([0, 1]), played)
     goodput, on_time = MEASURES.index("goodput"), MEASURES.index("on_time")
     assert found[:, goodput].tolist() == [0.8, 0.0] and found[:, on_time].tolist() == [1.0, 0.8]
 
