@@ -95,12 +95,10 @@ def layer_shapes(layers: Sequence[int], prefix: str = "layer") -> dict[str, tupl
     return shapes
 
 
-def forward(
-    tensors: checkpoint.Tensors, x: NDArray[Any], activation: str = "tanh", first: int = 0
-) -> Floats:
-    """Return the outputs (n, a) for the inputs (n, d) of a layer; a row's bits are its own."""
+def forward(tensors: checkpoint.Tensors, x: NDArray[Any], activation: str = "tanh") -> Floats:
+    """Return the outputs (n, a) for inputs (n, d); a row's bits are its own."""
     layers = len(tensors) // 2
-    for i in range(first, layers):
+    for i in range(layers):
         weight = tensors[f"layer{i}.weight"].astype(np.float64)
         x = np.einsum("ni,oi->no", x.astype(np.float64), weight) + tensors[f"layer{i}.bias"]
         x = ACTIVATIONS[activation](x) if i < layers - 1 else x
