@@ -36,8 +36,8 @@ ResultT = TypeVar("ResultT")
 
 
 def estimate_tokens(text: str) -> int:
-    """Return the tokens of a text by its length, rounded up."""
-    return -(-len(text) // CHARS_PER_TOKEN)
+    """Return the tokens of a text: four bytes of UTF-8 each, rounded up."""
+    return -(-len(text.encode(errors="surrogatepass")) // CHARS_PER_TOKEN)
 
 
 class Prompt(NamedTuple):

@@ -360,13 +360,10 @@ class Agents:
         if agent == "fallback":  # no earlier turns, which no cache may hold, but what binds it
             history = [message for message in history if message["role"] == "system"]
         prompt = prompts.ask(agent, query, history, documents, written, **details)
-        most, facts = (
-            prompts.INSTRUCTIONS[agent].most_tokens,
-            {"question": query, "documents": documents},
-        )
-        request = prompt.system, prompt.user, WAY, most, prompt.schema
+        most_tokens = prompts.INSTRUCTIONS[agent].most_tokens
+        request = prompt.system, prompt.user, WAY, most_tokens, prompt.schema
+        context = {"agent": agent, "question": query, "documents": documents}
         try:
-            context = {"agent": agent, **facts}
             reply = await self.service.acall(*request, agent=agent, context=context)
         except (llm.LLMError, asyncio.CancelledError) as error:
             if not isinstance(error, llm.LLMError) or error.outcome in ("timeout", "connection"):

@@ -29,7 +29,7 @@ from inframind_gym.teams.coordination.settings import (
     Document,
     Plan,
 )
-from inframind_gym.teams.llm import CHARS_PER_TOKEN, Prompt, json_object, list_schema, object_schema
+from inframind_gym.teams.llm import Prompt, estimate_tokens, json_object, list_schema, object_schema
 
 History = Sequence[Mapping[str, Any]]  # earlier messages, the oldest first
 
@@ -321,11 +321,10 @@ class ContextManager:
 
 
 def message_tokens(message: Any) -> int:
-    """Return the estimated tokens of a message: four bytes of UTF-8 a token, calls included."""
+    """Return the estimated tokens of a message, calls of tools included."""
     calls = _field_of(message, "tool_calls") or ()
     parts = [_field_of(message, "content"), *(_field_of(c, "function") or c for c in calls)]
-    size = sum(len(_text_of(part).encode(errors="surrogatepass")) for part in parts)
-    return -(-size // CHARS_PER_TOKEN)
+    return estimate_tokens("".join(map(_text_of, parts)))
 
 
 def messages_of(context: Any) -> list[dict[str, Any]]:
