@@ -60,20 +60,20 @@ def screen(text: str, where: Where = "query") -> str:
     """Return why a query or passage is a prompt injection: rules and strongest match; "" if not."""
     visible = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text[:MOST_CHARS])).casefold()
     lines = re.sub(r"[^\S\n]+", " ", visible.translate(_LOOK_ALIKE))  # some patterns begin at one
-    best: dict[re.Pattern[str], tuple[str, float, str]] = {}  # rule, weight and match
-    for form in (lines, re.sub(r"\s+", " ", lines)):
-        bare = _QUOTED.sub(" ", form) if _ABOUT.search(form) else form
-        for rule, weights, pattern in _patterns():
-            weight = weights[where]
-            match = pattern.search(bare) if weight else None
-            if weight and match is None and bare is not form:
-                match, weight = pattern.search(form), weight * _QUOTED_WEIGHT
-            if match is not None and weight > best.get(pattern, ("", 0.0, ""))[1]:
-                best[pattern] = (rule, weight, match.group()[:80].strip())
-    if sum(weight for _, weight, _ in best.values()) < 1.0 - 1e-9:
+    forms = (lines, re.sub(r"\s+", " ", lines))
+    quoting = [form for form in forms if _ABOUT.search(form)]
+    texts = [(_QUOTED.sub(" ", form) if form in quoting else form, 1.0) for form in forms]
+    texts += [(form, _QUOTED_WEIGHT) for form in quoting]
+    found: list[tuple[str, float, str]] = []  # rule, weight and first match of a pattern
+    for rule, weights, pattern in _patterns():
+        for form, factor in texts if weights[where] else ():
+            if match := pattern.search(form):
+                found.append((rule, weights[where] * factor, match.group()[:80].strip()))
+                break
+    if sum(weight for _, weight, _ in found) < 1.0 - 1e-9:
         return ""
-    names = ", ".join(dict.fromkeys(rule for rule, *_ in best.values()))
-    return f"{names}: {max(best.values(), key=lambda one: one[1])[2]!r}"
+    names = ", ".join(dict.fromkeys(rule for rule, *_ in found))
+    return f"{names}: {max(found, key=lambda one: one[1])[2]!r}"
 
 
 # Abstention: what a sentence that says that the sources do not answer says beyond the words of the

@@ -36,18 +36,13 @@ def test_no_shipped_passage_is_withheld_and_an_attack_says_why() -> None:
         assert screen(text) == screen(text, "document") == ""
 
 
-CARD = Document(
-    doc_id="gpu.md#h200",
-    text="The H200 has 141 GB of memory at 4.8 TB/s. It does not need water cooling. Latency "
-    "rises while the queue is longer than sixteen requests.",
-    source="gpu.md: H200",
-    score=1.0,
-)
-OTHER = Document(
-    doc_id="gpu.md#b200",
-    text="The B200 offers 180 GB and was made by Vendorix for dense racks.",
-    source="gpu.md: B200",
-    score=0.5,
+TEXTS = {
+    "gpu.md#h200": "The H200 has 141 GB of memory at 4.8 TB/s. It does not need water cooling. "
+    "Latency rises while the queue is longer than sixteen requests.",
+    "gpu.md#b200": "The B200 offers 180 GB and was made by Vendorix for dense racks.",
+}
+CARD, OTHER = (
+    Document(doc_id=name, text=text, source=name, score=1.0) for name, text in TEXTS.items()
 )
 QUESTION = "How much memory does the card have?"
 
