@@ -123,8 +123,6 @@ class FixedRecipeByRatePolicy(ConstantRecipes):
     get the recipe over all loads (`fixed_recipe`).
     """
 
-    name = "fixed_recipe_by_rate"
-
     def __init__(self) -> None:
         self.fingerprint = "".join(path.read_text(encoding="utf-8") for path in (CHOSEN, BY_RATE))
 

@@ -149,7 +149,6 @@ class LinUCBPolicy(RoutingLearner):
         **settings: see `LinUcbSettings`.
     """
 
-    name = "linucb"
     schema = LinUcbSettings
 
     def __init__(self, **settings: float) -> None:
@@ -280,7 +279,6 @@ class QLearningLoadTrackerPolicy(RoutingLearner):
         **settings: see `QLearningSettings`.
     """
 
-    name = "q_learning_load_tracker"
     schema = QLearningSettings
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:

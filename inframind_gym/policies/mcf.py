@@ -102,8 +102,6 @@ class SpecFlowPlacement(BasePlacementPolicy):
     model; every GPU must act, so one whose model has no demand takes the cheapest change.
     """
 
-    name = "mcf_spec"
-
     def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""
         action = np.zeros(self.spec.num_gpus, np.int64)
@@ -440,7 +438,6 @@ class PlusFlowPlacement(BasePlacementPolicy):
     before the flow (`settle_groups`); the flow has the rest (`assign`).
     """
 
-    name = "mcf_plus"
     version = 2
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:

@@ -79,8 +79,6 @@ class RandomPlacement(BasePlacementPolicy):
     Groups are chosen as a whole, so its choices are legal.
     """
 
-    name = "random"
-
     def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""
         rng, spec = self.generators[row], self.spec
@@ -100,8 +98,6 @@ class StaticPlacement(BasePlacementPolicy):
 
     With fewer GPUs than the models want, the last of the list are never awake.
     """
-
-    name = "static"
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
         """Share out the GPUs."""
@@ -145,8 +141,6 @@ class LruPlacement(BasePlacementPolicy):
     calls comes first. GPUs that serve are taken only if no other block is open.
     """
 
-    name = "lru"
-
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
         """Forget when GPUs were used."""
         super().reset(spec, seeds)
@@ -174,8 +168,6 @@ class GreedyPlacement(BasePlacementPolicy):
     has any; the first open block without a call in flight and whose own model has none waiting
     takes each. The cost of a switch is ignored.
     """
-
-    name = "greedy"
 
     def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""
@@ -207,8 +199,6 @@ class ThresholdPlacement(BasePlacementPolicy):
     takes the block whose models are least used, none of them above LOW, if they have another
     instance or no demand; a model that is not awake takes it whatever is there.
     """
-
-    name = "threshold"
 
     def decide(self, context: PlacementContext, row: int) -> Ints:
         """See the class."""
@@ -268,7 +258,6 @@ class EverywherePlacement(BasePlacementPolicy):
     its `ideal_s`, the longest line of its calls, each alone.
     """
 
-    name = "everywhere"
     bound: ClassVar = True
     simulation: ClassVar = EverywhereSimulation
 

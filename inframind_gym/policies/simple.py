@@ -115,8 +115,6 @@ class OfOneStrategy(Heuristic):
 class RandomPolicy(Heuristic):
     """Every model that is up and every strategy with equal probability."""
 
-    name = "random"
-
     def choose_models(self, due: Decisions) -> Ints:
         """A uniform draw among the models that are up."""
         return draw_from(due.up.astype(np.float64), self.uniform(due.rows, DRAW_MODEL))
@@ -177,8 +175,6 @@ class StaticMixPolicy(Heuristic):
     blind to where the queues are.
     """
 
-    name = "static_mix"
-
     def choose_models(self, due: Decisions) -> Ints:
         """A draw from the models' shares, renormalised over those that are up."""
         share = self.spec.model_share * due.up
@@ -198,7 +194,6 @@ class MixtureOfAgentsPolicy(Heuristic):
     strongest model.
     """
 
-    name = "moa"
     requires = MappingProxyType({"planner": {"topology": "IO", "num_agents": 5}})
     strategy = "Concise"
 
@@ -365,8 +360,6 @@ def expected_answer_s(spec: PolicySpec, load: Floats) -> Floats:
 class LowestExpectedLatencyPolicy(QueueAware):
     """The model that is expected to answer first."""
 
-    name = "lowest_expected_latency"
-
     def expected_latency_s(self, observations: Float32s, rows: Ints) -> Floats:
         """Seconds until a call sent now would be answered, (n, M).
 
@@ -397,8 +390,6 @@ class BudgetGreedyPolicy(LowestExpectedLatencyPolicy):
     is less than 1.25 times, Concise between. Where no model fits, the fastest answers with Flash:
     the answer will be late, so it should at least be out of the way.
     """
-
-    name = "budget_greedy"
 
     def choose_models(self, due: Decisions) -> Ints:
         """The strongest model that is up and fits, else the fastest that is up."""
@@ -472,8 +463,6 @@ class ShortestQueuePolicy(OneAgentRule):
     Source: Winston, "Optimality of the shortest line discipline" (1977).
     """
 
-    name = "jsq"
-
     def scores(self, in_flight: Floats, due: Decisions) -> Floats:
         """Return minus the calls per slot, (n, M)."""
         return -in_flight / self.spec.max_num_seqs
@@ -484,8 +473,6 @@ class PowerOfTwoPolicy(OneAgentRule):
 
     Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001).
     """
-
-    name = "sq2"
 
     def scores(self, in_flight: Floats, due: Decisions) -> Floats:
         """Return minus the calls per slot of two models that are up, (n, M); less for others."""
@@ -502,8 +489,6 @@ class SpillPolicy(OneAgentRule):
 
     Overflow routing, as in call centres and content networks.
     """
-
-    name = "spill"
 
     def scores(self, in_flight: Floats, due: Decisions) -> Floats:
         """Return the abilities of models that fit, and below them minus the seconds, (n, M, S)."""
@@ -530,7 +515,6 @@ class BackpressurePolicy(OneAgentRule):
         ConfigError: V is no number from 0 to 10,000.
     """
 
-    name = "backpressure"
     version = 2
 
     def __init__(self, value: float = 30.0) -> None:
