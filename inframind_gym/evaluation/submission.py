@@ -46,6 +46,7 @@ from inframind_gym.progress import ProgressReport, say
 MANIFEST, CELLS = "submission.json", "cells.jsonl.gz"
 MOST_SUBMITTED_BYTES: Final = 50_000_000
 SHARE: Final = 3  # one cell of so many is played again
+_MAKE_ONE: Final = "Make one: inframind submit prepare RUN --name NAME --authors NAMES"
 _PARTS: Final = (MANIFEST, store.HEADER, CELLS)
 _SUFFIXES: Final = (".json", ".safetensors")  # of checkpoints
 _PACKAGES: Final = ("numpy", "numba")  # of the run; the records say whether another one matters
@@ -106,6 +107,8 @@ def check(folder: Path) -> Checked:
     """
     folder = folder.resolve()
     path = folder / MANIFEST
+    if not path.is_file():
+        raise ConfigError(f"{folder} is no submission (no {MANIFEST}). {_MAKE_ONE}")
     submission = validate(read_json(path), Submission, source=str(path))
     there = digests(folder)
     for name in sorted({*there, *submission.files}):
@@ -242,6 +245,8 @@ def prepare(
         policy = known[0]
     if policy not in known:
         raise ConfigError(f"{run} has {', '.join(known)}. Choose one with --policy.")
+    if why := stated.get("left_out", {}).get(policy):
+        raise ConfigError(f"{policy} was left out of {run}: {why}")
     about = {"name": name, "authors": authors, "training_queries": training_queries}
     content = {**about, "suite": stated["suite"]["name"], "policy": policy}
     submission = validate(content, Submission, source="submission")
@@ -342,7 +347,7 @@ def joined(folder: Path) -> Results:
         except InfraMindError as error:
             say(f"{path.parent} is left out: {error}")
     if not entries:
-        raise ConfigError(f"{folder} has no submission that can be shown.")
+        raise ConfigError(f"{folder} has no submission that can be shown. {_MAKE_ONE}")
     first = entries[0].results
     header: dict[str, Any] = {**first.header, "runs": []}
     header |= {key: {} for key in ("policies", "planned", "plans")}
