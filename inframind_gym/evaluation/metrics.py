@@ -1,23 +1,28 @@
-"""Metrics of every family: their unit and direction, and how they follow from sums over records."""
+"""Metrics of every family: how they are shown, and the sums over records of which they are made."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-TAIL = 0.95  # the quantile of a layout's `values` that is a metric
+TAIL = 0.95  # the quantile that is a metric
+RECORDS = "records"  # the sum of 1 over the records
 
 Columns = Mapping[str, NDArray[Any]]  # records of an episode by field, ``(num_records, ...)`` each
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Description of a metric."""
+    """Description of a metric.
+
+    It is a quotient of two sums over records, or a quantile of a field of all records (`tail_of`),
+    or, with an empty `whole`, what a layout makes of the sums.
+    """
 
     name: str  # key in JSON
     label: str  # heading in tables, without the unit
@@ -26,6 +31,11 @@ class Metric:
     # Direction of improvement; None where neither end is better
     better: Literal["higher", "lower"] | None = None
     decimals: int = 2  # of plain numbers below 100
+    part: str | tuple[str, ...] = ""  # the sum that is divided, or several; empty: `name`
+    whole: str = RECORDS  # the sum that divides
+    scale: float = 1.0  # of the quotient
+    complement: bool = False  # whether it is what the quotient lacks of 1
+    tail_of: str = ""
 
     @property
     def heading(self) -> str:
@@ -56,19 +66,44 @@ class Layout(ABC):
     bootstrap over episodes is one matrix product. The metric `tail` is a quantile of `values`.
     """
 
-    tail: ClassVar[str]
+    metrics: Mapping[str, Metric]
+
+    @property
+    def tail(self) -> str:
+        """Name of the metric that is a quantile."""
+        return next(name for name, metric in self.metrics.items() if metric.tail_of)
+
+    @property
+    @abstractmethod
+    def sums(self) -> Sequence[str]:
+        """Names of the columns of the table; last ones, and "", are read by the layout alone."""
 
     @abstractmethod
     def table(self, columns: Columns) -> NDArray[np.float64]:
         """Return what each record adds to the sums, ``(num_records, width)``."""
 
-    @abstractmethod
-    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
-
-    @abstractmethod
     def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the numbers whose quantile is the tail, and the record of each, ``(k,)``."""
+        values = columns[self.metrics[self.tail].tail_of].astype(np.float64)
+        return values, np.arange(len(values))
+
+    def named(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Return sums ``(..., width)`` by their names, ``(...)`` each."""
+        return dict(zip(self.sums, np.moveaxis(sums, -1, 0), strict=False))
+
+    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each.
+
+        Nothing over nothing is 0.
+        """
+        of, found = self.named(sums), {}
+        for name, metric in self.metrics.items():
+            if metric.whole and not metric.tail_of:
+                parts = (metric.part or name,) if isinstance(metric.part, str) else metric.part
+                whole = np.where(of[metric.whole] > 0.0, of[metric.whole], 1.0)
+                quotient = metric.scale * (sum(of[part] for part in parts) / whole)
+                found[name] = np.asarray(1.0 - quotient if metric.complement else quotient)
+        return found
 
     def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
         """Return shares of what was used, by kind and name, from one row of sums."""

@@ -18,14 +18,18 @@ from inframind_gym.simulator.placement.config import load_cluster, load_demand
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
 METRICS: Final = by_name(
-    Metric("call_latency_s", "call", "s", "lower"),
-    Metric("slo", "SLO", "%", "higher"),
-    Metric("job_latency_mean_s", "job", "s", "lower"),
-    Metric("job_latency_p95_s", "job p95", "s", "lower"),
-    Metric("finished", "done", "%", "higher"),
-    Metric("switches_per_gpu_hour", "switches\n/GPU h"),
-    Metric("illegal_share", "illegal", "%", "lower"),
-    Metric("serving_share", "serving", "%"),
+    # Request-seconds of calls, waiting and in servers, by the calls that became ready, whether they
+    # were ever served or not
+    Metric("call_latency_s", "call", "s", "lower", part="request_s", whole="calls"),
+    Metric("slo", "SLO", "%", "higher", part="late", whole="arrived", complement=True),
+    Metric("job_latency_mean_s", "job", "s", "lower", part="job_latency_s", whole="jobs"),
+    Metric("job_latency_p95_s", "job p95", "s", "lower", tail_of="job_latency_s"),
+    Metric("finished", "done", "%", "higher", part="jobs", whole="arrived"),
+    Metric(
+        "switches_per_gpu_hour", "switches\n/GPU h", part="switches", whole="gpu_s", scale=3600.0
+    ),
+    Metric("illegal_share", "illegal", "%", "lower", part="illegal", whole="choices"),
+    Metric("serving_share", "serving", "%", part="serving", whole="choices"),
 )
 FIELDS: Final = (  # numbers of a decision that are summed
     "request_s",
@@ -44,35 +48,14 @@ FIELDS: Final = (  # numbers of a decision that are summed
 class DecisionLayout(Layout):
     """Layout of a row of sums over decisions."""
 
-    tail: ClassVar[str] = "job_latency_p95_s"
+    metrics = METRICS
+    sums = (*FIELDS, "job_latency_s")
 
     def table(self, columns: Columns) -> NDArray[np.float64]:
         """Return what each decision adds to the sums, ``(num_decisions, width)``."""
         latency_s, decision = self.values(columns)
         ended_s = np.bincount(decision, latency_s, minlength=len(columns["jobs"]))
         return np.column_stack([*(columns[name] for name in FIELDS), ended_s]).astype(np.float64)
-
-    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Compute all metrics but ``job_latency_p95_s`` from ``(..., width)``, ``(...)`` each.
-
-        ``call_latency_s`` divides the request-seconds that calls have spent waiting and in servers
-        by the calls that became ready, whether they were ever served or not. ``slo`` is the share
-        of jobs whose deadline did not pass, of those that arrived.
-        """
-        of = dict(zip((*FIELDS, "job_latency_s"), np.moveaxis(sums, -1, 0), strict=True))
-
-        def per(name: str, divisor: str) -> NDArray[np.float64]:
-            return np.asarray(of[name] / np.maximum(of[divisor], 1.0), dtype=np.float64)
-
-        return {
-            "call_latency_s": per("request_s", "calls"),
-            "slo": 1.0 - per("late", "arrived"),
-            "job_latency_mean_s": per("job_latency_s", "jobs"),
-            "finished": per("jobs", "arrived"),
-            "switches_per_gpu_hour": 3600.0 * per("switches", "gpu_s"),
-            "illegal_share": per("illegal", "choices"),
-            "serving_share": per("serving", "choices"),
-        }
 
     def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the latencies of the jobs that ended, and the decision in whose interval."""

@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
+from inframind_gym.evaluation.metrics import RECORDS, Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.simulator.workflow.dispatch import DECISION
 from inframind_gym.simulator.workflow.state import COMPLETED
@@ -26,20 +26,20 @@ METRICS: Final = by_name(
     Metric("slo_own", "SLO", "%", "higher"),
     *(Metric(f"slo_{t}s", f"≤{t} s", "%", "higher") for t in SLO_TARGETS_S),
     Metric("latency_mean_s", "mean", "s", "lower"),
-    Metric("latency_p95_s", "p95", "s", "lower"),
+    Metric("latency_p95_s", "p95", "s", "lower", tail_of="latency_s"),
     Metric("cost_ratio", "cost", "", "lower"),
-    Metric("imbalance", "imbalance", "", "lower"),
-    Metric("tokens_per_query", "tokens/query"),
-    Metric("output_tokens_per_query", "output tokens/query"),
+    Metric("imbalance", "imbalance", "", "lower", whole=""),
+    Metric("tokens_per_query", "tokens/query", part=("prompt_tokens", "output_tokens")),
+    Metric("output_tokens_per_query", "output tokens/query", part="output_tokens"),
     Metric("calls_per_query", "calls/query"),
-    Metric("truncated_share", "cut", "%", "lower"),
-    Metric("wait_s", "wait", "s", "lower"),
-    Metric("avoidable_s", "avoidable", "s", "lower"),
-    Metric("wasted_share", "wasted", "%", "lower"),
-    Metric("idle_share", "idle", "%"),
+    Metric("truncated_share", "cut", "%", "lower", part="truncated_calls", whole="calls_per_query"),
+    Metric("wait_s", "wait", "s", "lower", whole="ended_calls"),
+    Metric("avoidable_s", "avoidable", "s", "lower", whole="ended_calls"),
+    Metric("wasted_share", "wasted", "%", "lower", part="wasted_tokens", whole="generated_tokens"),
+    Metric("idle_share", "idle", "%", part="busy_s", whole="offered_s", complement=True),
 )
 PLAIN_SUMS: Final = (
-    *("queries", "accuracy", "latency_mean_s", "slo_own"),
+    *(RECORDS, "accuracy", "latency_mean_s", "slo_own"),
     *(f"slo_{target}s" for target in SLO_TARGETS_S),
     *("goodput", "cost_ratio"),
     *("calls_per_query", "prompt_tokens", "output_tokens", "truncated_calls"),
@@ -52,7 +52,6 @@ FIELDS: Final = (  # of the environment's records of queries, as they are
     *("calls", "truncated_calls", "prompt_tokens", "output_tokens"),
     *("final_model", "model", "strategy"),
 )
-_MEANS: Final = PLAIN_SUMS.index("prompt_tokens")  # sums up to here are shown over the queries
 _MARGIN: Final = 1.5  # of the arrivals that are drawn over those that are expected
 
 
@@ -63,7 +62,7 @@ _MARGIN: Final = 1.5  # of the arrivals that are drawn over those that are expec
 class QueryLayout(Layout):
     """Layout of a row of sums over queries."""
 
-    tail: ClassVar[str] = "latency_p95_s"
+    metrics = METRICS
 
     models: tuple[str, ...]  # aliases of the pool's models
     strategies: tuple[str, ...]  # prompt strategies
@@ -73,6 +72,11 @@ class QueryLayout(Layout):
     def of(cls, header: Mapping[str, Any]) -> Self:
         """Make the layout of a folder from its header."""
         return cls(**{key: tuple(names) for key, names in header["names"].items()})
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the first columns; behind them are the counts of shares."""
+        return PLAIN_SUMS
 
     def share_slices(self) -> dict[str, tuple[slice, tuple[str, ...]]]:
         """Return the columns of each share's counts, and the names that they count."""
@@ -106,28 +110,9 @@ class QueryLayout(Layout):
         return np.column_stack([*plain, *counted]).astype(np.float64)
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Compute all metrics but ``latency_p95_s`` from sums ``(..., width)``, ``(...)`` each."""
-        of = dict(zip(PLAIN_SUMS, np.moveaxis(sums, -1, 0), strict=False))
-        means = {name: of[name] / of["queries"] for name in PLAIN_SUMS[1:_MEANS]}
-
-        def per(part: str, whole: str, least: float = 1.0) -> NDArray[np.float64]:
-            return np.asarray(of[part] / np.maximum(of[whole], least))
-
-        return {
-            **means,
-            "tokens_per_query": (of["prompt_tokens"] + of["output_tokens"]) / of["queries"],
-            "output_tokens_per_query": of["output_tokens"] / of["queries"],
-            "truncated_share": per("truncated_calls", "calls_per_query"),
-            "wait_s": per("wait_s", "ended_calls"),
-            "avoidable_s": per("avoidable_s", "ended_calls"),
-            "wasted_share": per("wasted_tokens", "generated_tokens"),
-            "idle_share": 1.0 - per("busy_s", "offered_s", 1e-9),
-            "imbalance": imbalance(sums[..., self.share_slices()["model_share"][0]]),
-        }
-
-    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return every query's latency, and the query."""
-        return columns["latency_s"], np.arange(len(columns["latency_s"]))
+        """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
+        decisions = sums[..., self.share_slices()["model_share"][0]]
+        return {**Layout.evaluate(self, sums), "imbalance": imbalance(decisions)}
 
     def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
         """Return shares of models and strategies (of decisions) and of topologies (of queries)."""

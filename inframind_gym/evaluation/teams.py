@@ -16,7 +16,7 @@ from inframind_gym.configs import Name
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.evaluation.cells import Axis, Cell, Place
-from inframind_gym.evaluation.metrics import Columns, Layout, Metric, by_name
+from inframind_gym.evaluation.metrics import RECORDS, Columns, Layout, Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.teams.assignment.rules import BALANCED
@@ -28,35 +28,22 @@ _OF_TASKS: Final = ("reward", "quality", "load_penalty", "latency_s")  # fields 
 
 
 class MeanLayout(Layout):
-    """Layout of sums over records, from which metrics follow as means."""
+    """Layout of sums over records, whose fields are the metrics that are means."""
 
-    def __init__(
-        self,
-        fields: tuple[str, ...],  # numbers of a record
-        tail: str,  # metric that is the quantile of one of them
-        tail_of: str,
-        ratios: Mapping[str, tuple[str, str]],  # metrics that are a quotient of two of them
-    ) -> None:
-        self.fields, self.tail_of, self.ratios = fields, tail_of, ratios
-        self.tail = tail  # type: ignore[misc]  # of the class in other layouts
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        self.metrics = metrics
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Fields of a record, and the number of the records."""
+        metrics = self.metrics.items()
+        means = [name for name, one in metrics if one.whole == RECORDS and not one.tail_of]
+        return (*means, RECORDS)
 
     def table(self, columns: Columns) -> NDArray[np.float64]:
         """Return the numbers of each record and a 1, ``(num_records, width)``."""
-        numbers = [columns[name].astype(np.float64) for name in self.fields]
+        numbers = [columns[name].astype(np.float64) for name in self.sums[:-1]]
         return np.column_stack([*numbers, np.ones(len(numbers[0]))])
-
-    def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Compute the means from ``(..., width)``, ``(...)`` each."""
-        count = np.maximum(sums[..., -1], 1.0)
-        means = {name: sums[..., i] / count for i, name in enumerate(self.fields)}
-        for name, (part, whole) in self.ratios.items():
-            means[name] = means[part] / np.where(means[whole] > 0.0, means[whole], 1.0)
-        return means
-
-    def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return the number whose tail is a metric, of every record."""
-        values = columns[self.tail_of].astype(np.float64)
-        return values, np.arange(len(values))
 
 
 class EpisodeBatch(Batch):
@@ -111,8 +98,6 @@ class TeamSuite(Suite):
     """A suite of a team's environment."""
 
     fixed: ClassVar[Mapping[str, Any]] = {}  # arguments of every scenario
-    tail: ClassVar[tuple[str, str]]  # metric that is the tail of a field, and the field
-    ratios: ClassVar[Mapping[str, tuple[str, str]]] = {}  # metrics: quotients of two others
     axes: ClassVar = (
         Axis("scenario", "scenarios", "scenario", "by_scenario", "Mean {score} by scenario"),
     )
@@ -126,9 +111,8 @@ class TeamSuite(Suite):
 
     @classmethod
     def layout(cls, header: Mapping[str, Any]) -> Layout:
-        """Return the layout of sums; metrics but tail and ratios are fields of a record."""
-        fields = tuple(name for name in cls.metrics if name not in {cls.tail[0], *cls.ratios})
-        return MeanLayout(fields, *cls.tail, cls.ratios)
+        """Return the layout of sums."""
+        return MeanLayout(cls.metrics)
 
     def config(self, scenario: str) -> Any:
         """Return the checked arguments of a scenario.
@@ -183,10 +167,9 @@ class AssignmentSuite(TeamSuite):
         Metric("imbalance", "imbalance", "", "lower"),
         Metric("usd_per_1000", "USD\nper 1000", "", "lower"),
         Metric("latency_s", "latency", "s", "lower"),
-        Metric("latency_p95_s", "p95", "s", "lower"),
+        Metric("latency_p95_s", "p95", "s", "lower", tail_of="latency_s"),
     )
     score: ClassVar = "reward"
-    tail: ClassVar = ("latency_p95_s", "latency_s")
     main: ClassVar = tuple(metrics)[:7]
     compared: ClassVar = ("reward", "quality", "load_penalty", "latency_s")
     caption: ClassVar = (
@@ -224,11 +207,10 @@ class TokenBudgetSuite(TeamSuite):
         Metric("unspent_share", "unspent", "%", None),
         Metric("drained", "drained", "%", "lower"),
         Metric("quality_area", "area", "", "higher", decimals=1),
-        Metric("tokens_p95", "p95", "", "lower"),
+        Metric("tokens_p95", "p95", "", "lower", tail_of="tokens"),
         Metric("overshoot", "overshoot", "", "lower", decimals=1),
     )
     score: ClassVar = "return"
-    tail: ClassVar = ("tokens_p95", "tokens")
     main: ClassVar = tuple(metrics)[:7]
     compared: ClassVar = ("return", "quality", "tokens", "calls")
     caption: ClassVar = (
@@ -257,9 +239,9 @@ class CoordinationSuite(TeamSuite):
         Metric("return", "return", "", "higher", decimals=3),
         Metric("answer_score", "answer", "%", "higher"),
         Metric("success", "no\nfallback", "%", "higher"),
-        Metric("latency_p95_s", "p95", "s", "lower"),
+        Metric("latency_p95_s", "p95", "s", "lower", tail_of="latency_s"),
         Metric("validated", "validated", "%", "higher"),
-        Metric("detection", "hallucinations\nfound", "%", "higher"),
+        Metric("detection", "hallucinations\nfound", "%", "higher", part="caught", whole="lied"),
         Metric("attribution", "attribution", "%", "higher"),
         Metric("context_kept", "context\nkept", "%", "higher"),
         Metric("overhead_ms", "overhead\nms", "", "lower", decimals=0),
@@ -276,8 +258,6 @@ class CoordinationSuite(TeamSuite):
         Metric("caught", "found", "", None),
     )
     score: ClassVar = "return"
-    tail: ClassVar = ("latency_p95_s", "latency_s")
-    ratios: ClassVar = {"detection": ("caught", "lied")}
     main: ClassVar = tuple(metrics)[:11]
     compared: ClassVar = ("return", "answer_score", "success", "lateness", "tokens")
     caption: ClassVar = (

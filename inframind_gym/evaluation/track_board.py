@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inframind_gym.evaluation.cells import Place
-from inframind_gym.evaluation.metrics import Columns, Metric
+from inframind_gym.evaluation.metrics import Columns, Metric, by_name
 from inframind_gym.evaluation.queries import METRICS as QUERY_METRICS
 from inframind_gym.evaluation.queries import PLAIN_SUMS, QueryLayout
 from inframind_gym.evaluation.routing import about_division
@@ -30,12 +30,14 @@ from inframind_gym.evaluation.tables import Table, of_planned, short, with_margi
 
 SCORE: Final = "score"
 METRICS: Final[dict[str, Metric]] = {
-    SCORE: Metric(SCORE, "track score", "%", "higher"),
+    SCORE: Metric(SCORE, "track score", "%", "higher", whole=""),
     **QUERY_METRICS,
-    "weighted_goodput": Metric("weighted_goodput", "weighted", "%", "higher"),
-    "worst_goodput": Metric("worst_goodput", "worst group", "%", "higher"),
-    "unanswered": Metric("unanswered", "unanswered", "%", "lower"),
-    "work_s_per_query": Metric("work_s_per_query", "GPU s/query", "", "lower", 3),
+    **by_name(
+        Metric("weighted_goodput", "weighted", "%", "higher", part="good_value", whole="value"),
+        Metric("worst_goodput", "worst group", "%", "higher", whole=""),
+        Metric("unanswered", "unanswered", "%", "lower"),
+        Metric("work_s_per_query", "GPU s/query", "", "lower", 3, part="work_s"),
+    ),
 }
 AHEAD_IN: Final = 0.75  # of the tracks; and behind in none
 MAIN: Final = (
@@ -71,6 +73,14 @@ Estimates = Mapping[str, Mapping[Place, Estimate]]  # policy -> place -> its met
 class TrackLayout(QueryLayout):
     """Layout of a row of sums over queries: those of routing, then those of the track."""
 
+    metrics = METRICS
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the columns but for those of shares, and of groups, which come last."""
+        shares = sum(len(names) for _, names in self.share_slices().values())
+        return (*PLAIN_SUMS, *[""] * shares, *_PLAIN)
+
     def table(self, columns: Columns) -> NDArray[np.float64]:
         """Return what each query adds to the sums, ``(num_queries, width)``."""
         good = columns["solved"] * (columns["latency_s"] <= columns["budget_s"])
@@ -88,23 +98,15 @@ class TrackLayout(QueryLayout):
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
-        cut = sums.shape[-1] - len(_PLAIN) - len(_PER_GROUP) * MOST_GROUPS
-        plain = dict(zip(_PLAIN, np.moveaxis(sums[..., cut:], -1, 0), strict=False))
-        groups = sums[..., cut + len(_PLAIN) :].reshape(*sums.shape[:-1], len(_PER_GROUP), -1)
+        of, metrics = self.named(sums), QueryLayout.evaluate(self, sums)
+        groups = sums[..., -len(_PER_GROUP) * MOST_GROUPS :]
+        groups = groups.reshape(*sums.shape[:-1], len(_PER_GROUP), -1)
         queries, good, reach = np.moveaxis(groups, -2, 0)
-        total = queries.sum(axis=-1)
-        weighted = plain["good_value"] / plain["value"]
-        worst = np.where(plain["worst_counts"] > 0, _smallest(good, reach), weighted)
-        paid = np.where(plain["work_s"] > plain["cap_s"], plain["cap_s"], plain["work_s"])
-        share = np.where(plain["cap_s"] > 0, paid / np.maximum(plain["work_s"], 1e-12), 1.0)
-        return {
-            SCORE: worst * share,
-            **QueryLayout.evaluate(self, sums[..., :cut]),
-            "weighted_goodput": weighted,
-            "worst_goodput": _smallest(good, queries),
-            "unanswered": plain["unanswered"] / total,
-            "work_s_per_query": plain["work_s"] / total,
-        }
+        mean, worst = metrics["weighted_goodput"], _smallest(good, reach)
+        counts = np.where(of["worst_counts"] > 0, worst, mean)
+        paid = np.where(of["work_s"] > of["cap_s"], of["cap_s"], of["work_s"])
+        share = np.where(of["cap_s"] > 0, paid / np.maximum(of["work_s"], 1e-12), 1.0)
+        return {SCORE: counts * share, **metrics, "worst_goodput": _smallest(good, queries)}
 
 
 def _smallest(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:

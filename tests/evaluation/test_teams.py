@@ -11,6 +11,7 @@ import pytest
 
 import inframind_gym  # noqa: F401
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
+from inframind_gym.evaluation.metrics import Metric, by_name
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.suite import family_of
 from inframind_gym.evaluation.tables import to_markdown
@@ -99,13 +100,15 @@ def test_an_episode_is_judged_as_the_environment_judges_it(
 
 
 def test_means_and_tails_by_hand() -> None:
-    layout = MeanLayout(("reward", "tokens"), "tokens_p95", "tokens", {})
+    tail = Metric("tokens_p95", "p95", tail_of="tokens")
+    layout = MeanLayout(by_name(Metric("reward", ""), Metric("tokens", ""), tail))
     columns = {"reward": np.array([0.5, 0.7]), "tokens": np.array([10, 30])}
     found = layout.evaluate(layout.table(columns).sum(axis=0))
     assert found == {"reward": 0.6, "tokens": 20.0}
     values, record = layout.values(columns)
     assert values.tolist() == [10.0, 30.0] and record.tolist() == [0, 1]
-    layout = MeanLayout(("caught", "lied"), "p95", "lied", {"detection": ("caught", "lied")})
+    detection = Metric("detection", "", part="caught", whole="lied")
+    layout = MeanLayout(by_name(Metric("caught", ""), Metric("lied", ""), detection))
     columns = {"caught": np.array([1, 2, 0]), "lied": np.array([1, 3, 0])}
     found = layout.evaluate(layout.table(columns).sum(axis=0))
     assert found["detection"] == 0.75
