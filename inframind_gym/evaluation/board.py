@@ -169,12 +169,7 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
     for policy, by_place in strata.items():
         for place, episodes in by_place.items():
             estimate = Estimate.of(
-                results.measured,
-                results.layout,
-                policy,
-                episodes.values(),
-                place,
-                num_resamples,
+                results.measured, results.layout, policy, episodes.values(), place, num_resamples
             )
             known = {"policy": policy, "bound": policy in bounds, **family.describe(place)}
             rows.append({**known, "seeds": sorted(episodes), **estimate.to_json()})

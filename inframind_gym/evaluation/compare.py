@@ -93,12 +93,7 @@ def estimates(
     strata, layout = side.results.strata(side.policy), side.results.layout
     return {
         place: Estimate.of(
-            names,
-            layout,
-            side.policy,
-            [strata[place][one] for one in seeds],
-            place,
-            num_resamples,
+            names, layout, side.policy, [strata[place][one] for one in seeds], place, num_resamples
         )
         for place, seeds in common.items()
     }
