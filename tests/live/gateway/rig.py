@@ -118,12 +118,12 @@ def running(
 
 @contextlib.contextmanager
 def process(
-    folder: Path, pool: str, **settings: Any
+    folder: Path, pool: str | Path, **settings: Any
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`inframind serve` as a process that is ready: its address, and itself."""
     (port,) = free_ports(1)
     url, config = f"http://127.0.0.1:{port}", folder / "gateway.yaml"
-    usual = {"pool": pool, "policy": "least_loaded", "port": port}
+    usual = {"pool": str(pool), "policy": "least_loaded", "port": port}
     config.write_text(yaml.safe_dump(usual | settings))
     command = [sys.executable, "-c", "from inframind_gym.cli import app; app()"]
     started = subprocess.Popen(
