@@ -355,15 +355,9 @@ def _searcher() -> Retriever:
 
 def _coordination(settings: CoordinationRequest, ways: Ways, log: StoppableLog) -> None:
     from inframind_gym.teams.coordination.app import MultiAgentCoordinator
-    from inframind_gym.teams.coordination.settings import MODEL
 
-    provider = ways.open()
     with MultiAgentCoordinator(
-        ways.model or MODEL,
-        backend=SIMULATED if provider is None else "vllm",
-        provider=provider,
-        searcher=_searcher(),
-        log=log,
+        backend=SIMULATED, provider=ways.open(), searcher=_searcher(), log=log
     ) as team:
         team.warm_up()
         of_query = settings.model_dump(exclude={"question"}, exclude_none=True)

@@ -268,7 +268,7 @@ def run_coordination(
         from inframind_gym.policies import resolve_policy
         from inframind_gym.teams.coordination.app import MultiAgentCoordinator
         from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
-        from inframind_gym.teams.coordination.settings import MODEL, Query, QuerySettings
+        from inframind_gym.teams.coordination.settings import Query, QuerySettings
         from inframind_gym.teams.llm import SIMULATED, open_provider
 
         # Whatever is wrong is said before anything is loaded.
@@ -286,12 +286,14 @@ def run_coordination(
             "corpus": f"{texts.name}, {len(texts.passages)} passages",
             **settings.model_dump(mode="json", exclude_defaults=True),
         }
-        backend = SIMULATED if way is None else "vllm"
         with RunStore(runs) as store, RunLog(store, "coordination", record) as log:
-            parts: dict[str, Any] = {"provider": way, "searcher": Retriever(texts)}
-            parts |= {"log": log, "ask": _ask}
             with MultiAgentCoordinator(
-                model or MODEL, max_context_length, backend, **parts
+                max_context_length=max_context_length,
+                backend=SIMULATED,  # without a provider
+                provider=way,
+                searcher=Retriever(texts),
+                log=log,
+                ask=_ask,
             ) as team:
                 say(f"reading {texts.name}: {len(texts.passages)} passages")
                 team.warm_up()
