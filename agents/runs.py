@@ -164,8 +164,7 @@ class Run:
 
     def tracker(self, step: int) -> Tracker:
         """Return the writer of metrics, which goes on after a step."""
-        wandb, tensorboard = (name in self.track for name in ("wandb", "tensorboard"))
-        tracker = Tracker(self.out, self.facts, wandb=wandb, tensorboard=tensorboard)
+        tracker = Tracker(self.out, self.facts, self.track)
         tracker.rewind(step)  # what was noted after the last state is written again
         return tracker
 

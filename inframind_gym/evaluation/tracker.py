@@ -46,9 +46,9 @@ class Tracker:
     Args:
         out: Folder of the JSON lines (``metrics.jsonl``) and of the other writers' files.
         config: JSON values that W&B notes.
+        to: "wandb", offline unless WANDB_MODE says otherwise; "tensorboard", its event files in
+            `out`; or both.
         name: Of the run on W&B; None: that of the folder.
-        wandb: Also to Weights & Biases; offline unless WANDB_MODE says otherwise.
-        tensorboard: Also as TensorBoard's event files, in `out`.
 
     Raises:
         ConfigError: A package that is asked for is not installed.
@@ -58,17 +58,15 @@ class Tracker:
         self,
         out: Path,
         config: Mapping[str, Any],
-        *,
+        to: Sequence[str] = (),
         name: str | None = None,
-        wandb: bool = False,
-        tensorboard: bool = False,
     ) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.path = out / METRICS
         self._waiting: list[dict[str, float]] = []
         self._wandb: Any = None
         self._events: Any = None
-        if wandb:
+        if "wandb" in to:
             run_id = out / _RUN
             if not run_id.is_file():
                 run_id.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
@@ -82,7 +80,7 @@ class Tracker:
                 mode=os.environ.get("WANDB_MODE", "offline"),
                 config=dict(config),
             )
-        if tensorboard:
+        if "tensorboard" in to:
             self._open_events()
 
     def _open_events(self) -> None:
@@ -203,8 +201,7 @@ def track_board(results: Results, board: dict[str, Any], trackers: Sequence[str]
     if page is not None:
         write_report([results.folder], page)
     config = {"suite": header["suite"], "settings": header["settings"]}
-    chosen = dict.fromkeys(trackers, True)
-    with Tracker(folder, config, name=header["suite"]["name"], **chosen) as tracker:
+    with Tracker(folder, config, trackers, header["suite"]["name"]) as tracker:
         for step, metrics in sorted(by_step.items()):
             tracker.log(step, metrics)
         tracker.flush()

@@ -114,12 +114,12 @@ def test_a_folder_that_holds_another_training_is_refused(
 def test_a_resumed_training_rewinds_its_metrics(tmp_path: Path) -> None:
     """TensorBoard forgets what is written again; a line that was cut off is left out."""
     events = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")
-    with Tracker(tmp_path, {}, tensorboard=True) as tracker:
+    with Tracker(tmp_path, {}, ["tensorboard"]) as tracker:
         for step in (1, 2, 3):
             tracker.log(step, {"charts/SPS": float(step)})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "charts')
-    with Tracker(tmp_path, {}, tensorboard=True) as tracker:
+    with Tracker(tmp_path, {}, ["tensorboard"]) as tracker:
         tracker.rewind(1)
         tracker.log(2, {"charts/SPS": 20.0})
     kept = [(line["step"], line["charts/SPS"]) for line in read_metrics(tracker.path)]
