@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from inframind_gym.configs import Positive, StrictModel
 from inframind_gym.envs.routing_config import EnvConfig
@@ -151,7 +153,11 @@ class Run:
                 "--out."
             )
         arrays, numbers = checkpoint.load(self.out / STATE)
-        if difference := _difference(numbers.pop("run", {}), self.facts):
+        saved = numbers.pop("run", {})
+        with suppress(KeyError, ValidationError):  # keys that it lacks have their defaults
+            known = type(config).model_validate(saved["config"])
+            saved["config"] = json.loads(json.dumps(known.model_dump(mode="json")))
+        if difference := _difference(saved, self.facts):
             raise ConfigError(
                 f"{self.out}: the training there has another {difference}; resume it with its own "
                 "configuration and seed, or choose another --out."
