@@ -176,10 +176,12 @@ class JointPolicy(BasePolicy):
         actions = np.zeros((len(rows), PLAN_ACTIONS + 1), np.int64)
         is_plan = contexts["kind"] == PLAN
         plan, route = np.flatnonzero(is_plan), np.flatnonzero(~is_plan)
-        if len(plan):
-            actions[plan, :-1] = self.plans(observations[plan], contexts[plan], rows[plan])
+        if len(plan):  # `take` is several times as fast as an index
+            seen, due = observations.take(plan, axis=0), contexts.take(plan)
+            actions[plan, :-1] = self.plans(seen, due, rows[plan])
         if len(route):
-            actions[route, -1] = self.routes(observations[route], contexts[route], rows[route])
+            seen, due = observations.take(route, axis=0), contexts.take(route)
+            actions[route, -1] = self.routes(seen, due, rows[route])
         self.decisions[rows] += 1
         return actions
 

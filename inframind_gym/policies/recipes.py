@@ -185,8 +185,9 @@ class RecipePolicy(JointPolicy):
     def plans(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the plans (n, 8) of the recipes that are chosen, which are kept."""
         in_flight, query = self.spec.layout.in_flight_req(observations), contexts["query"]
-        self.assigned = with_room(self.assigned, query)
-        self.in_flight = with_room(self.in_flight, query)
+        if query.max() >= self.assigned.shape[1]:
+            self.assigned = with_room(self.assigned, query)
+            self.in_flight = with_room(self.in_flight, query)
         chosen, recipes = self.choose(in_flight, contexts, rows), self.recipes
         self.assigned[rows, query], self.in_flight[rows, query] = chosen, in_flight
         roles = self._roles[contexts["task"], contexts["domain"], recipes.roles[chosen]]
