@@ -40,7 +40,6 @@ from inframind_gym.teams.assignment.simulate import (
     NO_TASK,
     AgentServers,
     answer,
-    drift,
     next_task,
     team,
 )
@@ -241,10 +240,8 @@ class AssignmentSimulation(Simulation):
         config, keys = self.config, self.key[rows]
         actions, ordinals, tasks = actions[rows], self.state.ordinal[rows], self.state.task[rows]
         agents, before = rules.agent_of(actions), self.state.load_state[rows]
-        change = None
-        if config.arrivals == "drifting":
-            change = drift(self.team, keys, ordinals, config.num_tasks, agents)
-        drawn = answer(self.team, keys, ordinals, tasks, actions, change)
+        drifts_in = config.num_tasks if config.arrivals == "drifting" else 0
+        drawn = answer(self.team, keys, ordinals, tasks, actions, drifts_in)
         penalty = rules.load_penalty(self.state.counts[rows], agents)
         self._record(rows, agents)
         known = {

@@ -229,19 +229,20 @@ def drift(team: Team, keys: Keys, ordinals: Ints, num_tasks: int, agents: Ints) 
 
 
 def answer(
-    team: Team, keys: Keys, ordinals: Ints, tasks: Ints, actions: Ints, change: Floats | None = None
+    team: Team, keys: Keys, ordinals: Ints, tasks: Ints, actions: Ints, drifts_in: int = 0
 ) -> Answers:
     """Draw the answers to tasks (n,) of the bank, and the judge's scores of them.
 
     Runs have `keys` (n,), `ordinals` (n,) are the tasks' places in them, `actions` (n,) agent and
-    provider; `change` (n, T) is added to the agents' quality, see `drift`.
+    provider. With arrivals "drifting" an agent changes: `drifts_in` tasks of a run, else 0.
     """
     of, judge, calls = team.settings.quality, team.settings.judge, team.settings.calls
     agents, providers = rules.agent_of(actions), rules.provider_of(actions)
     task_types, complexity = team.task_type[tasks], team.complexity[tasks]
     mean = team.skill[agents, task_types] + team.gain[providers, task_types]
     mean -= of.complexity_slope * (complexity - 0.5)
-    if change is not None:
+    if drifts_in:
+        change = drift(team, keys, ordinals, drifts_in, agents)
         mean += change[np.arange(len(keys)), task_types]
     quality = mean + of.task_sd * normals(keys, STREAM_DIFFICULTY, ordinals, 0)
     quality += of.answer_sd * normals(keys, STREAM_ANSWER, ordinals, actions)
@@ -427,20 +428,19 @@ class DrawnAnswers:
 
     def __init__(self, team: Team, seed: int, arrivals: rules.Arrivals, num_tasks: int) -> None:
         self._team, self._key = team, key_of(seed)
-        self._drifts, self._num_tasks = arrivals == "drifting", num_tasks
+        self._drifts_in = num_tasks if arrivals == "drifting" else 0
 
     def __call__(self, request: LLMRequest) -> LLMResponse:
         """Return the completion of a request, cut at the limit of its answer."""
         team, key, place = self._team, self._key, request.context
         ordinal, task, action = (np.array([place[k]]) for k in ("ordinal", "task", "action"))
-        agent, change = rules.agent_of(action), None
-        if self._drifts:
-            change = drift(team, key, ordinal, self._num_tasks, agent)
-        drawn = answer(team, key, ordinal, task, action, change)
+        drawn = answer(team, key, ordinal, task, action, self._drifts_in)
         if place["call"] == "agent":
             prompt, length, latency_s = drawn.input_tokens, drawn.output_tokens, drawn.latency_s
             description = team.settings.tasks[place["task"]].description
-            text = f"{MARK} The {rules.AGENTS[agent[0]]}'s answer to: {description}"
+            text = (
+                f"{MARK} The {rules.AGENTS[rules.agent_of(action[0])]}'s answer to: {description}"
+            )
         else:
             prompt, length, latency_s, _ = judge_call(team, key, ordinal, drawn.output_tokens)
             scores = dict(zip(rules.CRITERIA, drawn.scores[0].tolist(), strict=True))
