@@ -109,7 +109,7 @@ _COLUMNS: Final[tuple[tuple[int, int, int, Callable[[TeamState, Ints, Floats], A
     (1, 0, 1, lambda state, rows, _: state.score[rows] / 100.0),
     (1, 0, 2, lambda state, rows, _: state.flags_open[rows] / 5.0),
     (1, 0, 2, lambda state, rows, _: state.flags_resolved[rows] / 5.0),
-    (1, 0, 1, lambda state, rows, _: np.nan_to_num(state.checklist[rows])),
+    (1, 0, 1, lambda state, rows, _: np.fmax(state.checklist[rows], 0.0)),
     (3, 0, 10, lambda state, rows, _: state.calls[rows] / 10.0),
     (3, 0, 1, lambda state, rows, _: state.cut[rows]),
     (1, 0, 1, lambda state, rows, _: state.steps[rows] / state.max_steps),
