@@ -26,9 +26,14 @@ from inframind_gym.teams.coordination.check import find_issues, is_about, is_abs
 from inframind_gym.teams.coordination.prompts import (
     MOST_SUB_TASKS,
     ContextManager,
+    GarbageError,
     Trimmed,
     earlier,
+    fields_of,
     marked,
+    places,
+    read,
+    texts,
 )
 from inframind_gym.teams.coordination.retrieval import (
     RRF,
@@ -226,7 +231,7 @@ class Agents:
                 task.value = await getattr(self, f"_{task.agent}")(task)
         except TimeoutError:
             task.failure, task.message = "timeout", f"no result within {task.limit_s:.2f} s"
-        except prompts.GarbageError as error:
+        except GarbageError as error:
             task.failure, task.message = "garbage", str(error)
         except InfraMindError as error:
             late = isinstance(error, llm.LLMError) and error.outcome == "timeout"
@@ -242,10 +247,13 @@ class Agents:
         return self.context.trim(self.work.history, task.room)
 
     async def _router(self, task: Task) -> Route:
-        return prompts.read(Route, await self._ask(task, self.work.query))
+        return read(Route, fields_of(await self._ask(task, self.work.query)))
 
     async def _planner(self, task: Task) -> Plan:
-        return prompts.read_plan(await self._ask(task, self.work.query), self.work.query)
+        answer = fields_of(await self._ask(task, self.work.query))
+        tasks = texts(answer.get("sub_tasks"))[:MOST_SUB_TASKS]
+        short = [" ".join(each.split())[:400] for each in tasks]
+        return read(Plan, answer | {"original_query": self.work.query, "sub_tasks": short})
 
     async def _retrieval(self, task: Task) -> Retrieved:
         """Search for one sub-task, by the words of the model, else of the rules, else its own."""
@@ -255,10 +263,14 @@ class Agents:
             queries = [*rewrite(queries[0], self.searcher.corpus), *queries]
         if self.model_queries:
             before = work.merged()[0] if work.is_sequential else ()
-            proposals = prompts.read_queries(await self._ask(task, question, before))
+            answer = fields_of(await self._ask(task, question, before))
+            proposals = texts([answer.get("refined")]) + texts(answer.get("variants"))
+            if not proposals:
+                raise GarbageError(f"no queries in {answer!r:.200}")
             asked, kept = (set(terms(each)) for each in (question, proposals[0]))
             # Small models answer, or repeat what they were told: such forms come last.
             keeps = 2 * len(asked & kept) >= len(asked)
+            proposals = list(dict.fromkeys(proposals))[:3]
             queries = [*proposals, *queries] if keeps else [*queries, *proposals]
         return await self._search(task, list(dict.fromkeys(queries))[:MOST_QUERIES])
 
@@ -267,10 +279,14 @@ class Agents:
         work = self.work
         documents, duplicates = work.merged()
         notes = marked("note", (f"{n}. {each}" for n, each in enumerate(work.sub_tasks, 1)))
-        text = await self._ask(task, work.query, documents, notes)
-        order, missing = prompts.read_merge(text, len(documents), len(work.sub_tasks))
+        answer = fields_of(await self._ask(task, work.query, documents, notes))
+        if not isinstance(answer.get("order"), list):
+            raise GarbageError(f"no order in {answer!r:.200}")
+        # What the answer leaves out comes last, so that nothing that was found is lost.
+        order = [*places(answer["order"], len(documents)), *range(len(documents))]
+        missing = sorted({*places(answer.get("missing"), len(work.sub_tasks))})
         return Synthesis(
-            documents=tuple(documents[i] for i in order),
+            documents=tuple(documents[i] for i in dict.fromkeys(order)),
             synthesis_metadata={
                 "duplicates": duplicates,
                 "missing": [work.sub_tasks[i] for i in missing],
@@ -298,7 +314,7 @@ class Agents:
         work = self.work
         written = marked("draft", [work.draft])
         answer = await self._ask(task, work.query, work.documents, written)
-        verdict = prompts.read(Validation, answer)
+        verdict = read(Validation, fields_of(answer))
         if self.service.is_simulated:
             return verdict
         by_rules = await asyncio.to_thread(work.issues, self.searcher)
@@ -320,7 +336,7 @@ class Agents:
                 most = SENTENCES["simple"]
                 text = await self._ask(task, work.asked, documents, sentences=most, extra="")
                 return text, documents
-        except (TimeoutError, llm.LLMError, llm.BudgetError, prompts.GarbageError):
+        except (TimeoutError, llm.LLMError, llm.BudgetError, GarbageError):
             if not _is_about(work.asked, documents, self.searcher):
                 return NOTHING_SAID, documents
         quotes = (shorten(document.text, EXTRACT_CHARS, placeholder=" …") for document in documents)
@@ -373,7 +389,7 @@ class Agents:
         task.output_tokens += reply.output_tokens
         task.latency_s += reply.latency_s
         if not reply.content.strip():
-            raise prompts.GarbageError("the answer is empty")
+            raise GarbageError("the answer is empty")
         return reply.content.strip()
 
 

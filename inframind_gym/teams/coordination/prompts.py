@@ -27,7 +27,6 @@ from inframind_gym.teams.coordination.settings import (
     STRATEGIES,
     ContextLimits,
     Document,
-    Plan,
 )
 from inframind_gym.teams.llm import Prompt, estimate_tokens, json_object, list_schema, object_schema
 
@@ -169,12 +168,13 @@ class GarbageError(ValueError):
     """An answer is not of the form that was asked for."""
 
 
-def read(model: type[ModelT], text: str, **given: Any) -> ModelT:
-    """Return the contract that an answer holds; a `GarbageError` if it holds none.
+def fields_of(text: str) -> dict[str, Any]:
+    """Return the fields of the object in an answer; none if there is no object."""
+    return json_object(text) or {}
 
-    Fields that the contract does not have are left out; some are `given` in place of the answer's.
-    """
-    answer = (json_object(text) or {}) | given
+
+def read(model: type[ModelT], answer: Mapping[str, Any]) -> ModelT:
+    """Return the contract of an answer's fields, others left out; else raise a `GarbageError`."""
     try:
         return model.model_validate({k: v for k, v in answer.items() if k in model.model_fields})
     except ValidationError as error:
@@ -183,37 +183,16 @@ def read(model: type[ModelT], text: str, **given: Any) -> ModelT:
         raise GarbageError(f"no {model.__name__.lower()}: {place}: {first['msg']}") from None
 
 
-def read_plan(text: str, query: str) -> Plan:
-    """Return the planner's plan, of `MOST_SUB_TASKS` at most, a line each."""
-    tasks = _texts((json_object(text) or {}).get("sub_tasks"))[:MOST_SUB_TASKS]
-    short = [" ".join(task.split())[:400] for task in tasks]
-    return read(Plan, text, original_query=query, sub_tasks=short)
+def texts(values: Any) -> list[str]:
+    """Return those of some values that are texts and not blank."""
+    listed = values if isinstance(values, list) else []
+    return [value.strip() for value in listed if isinstance(value, str) and value.strip()]
 
 
-def read_queries(text: str) -> list[str]:
-    """Return rewritten forms of a query, one to three."""
-    answer = json_object(text) or {}
-    queries = list(dict.fromkeys(_texts([answer.get("refined")]) + _texts(answer.get("variants"))))
-    if not queries:
-        raise GarbageError(f"no queries in {text[:200]!r}")
-    return queries[:3]
-
-
-def read_merge(text: str, documents: int, sub_tasks: int) -> tuple[list[int], list[int]]:
-    """Return places of documents, the most useful first, and places of unanswered sub-tasks.
-
-    Documents that the answer leaves out come last, so that nothing that was found is lost.
-    """
-    answer = json_object(text) or {}
-    if not isinstance(answer.get("order"), list):
-        raise GarbageError(f"no order in {text[:200]!r}")
-
-    def places(listed: Any, most: int) -> list[int]:
-        numbers = listed if isinstance(listed, list) else []
-        return [n - 1 for n in numbers if type(n) is int and 1 <= n <= most]
-
-    order = [*places(answer["order"], documents), *range(documents)]
-    return list(dict.fromkeys(order)), sorted({*places(answer.get("missing"), sub_tasks)})
+def places(values: Any, most: int) -> list[int]:
+    """Return the places from 0 of those of some values that are numbers from 1 to `most`."""
+    listed = values if isinstance(values, list) else []
+    return [value - 1 for value in listed if type(value) is int and 1 <= value <= most]
 
 
 def cited(content: str, documents: Sequence[Document]) -> tuple[str, tuple[Document, ...]]:
@@ -230,12 +209,6 @@ def cited(content: str, documents: Sequence[Document]) -> tuple[str, tuple[Docum
 
     text = _CITED.sub(renumber, content).strip()
     return text or content, tuple(documents[number - 1] for number in order)
-
-
-def _texts(values: Any) -> list[str]:
-    """Return those of some values that are texts and not blank."""
-    listed = values if isinstance(values, list) else []
-    return [value.strip() for value in listed if isinstance(value, str) and value.strip()]
 
 
 # Context of a conversation
