@@ -70,6 +70,21 @@ def test_constants_with_more_weights_than_factors_are_refused(name: str) -> None
     assert (done.exit_code, "as many weights as factors" in done.output) == (2, True), done.output
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("assignment", "iterations", "0"),
+        ("assignment", "seed", "-1"),
+        ("token-budget", "budget", "10"),
+        ("token-budget", "strategy", "os:system"),
+    ],
+)
+def test_wrong_settings_are_named_and_leave_no_run(name: str, option: str, value: str) -> None:
+    done = team("run", name, f"--{option}={value}")
+    assert (done.exit_code, option in done.output) == (2, True), done.output
+    assert not Path("results").exists()
+
+
 # Assignment
 
 
