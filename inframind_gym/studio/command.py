@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -20,10 +20,6 @@ TOKEN_VARIABLE: Final = "INFRAMIND_STUDIO_TOKEN"
 MOST_CONNECTIONS: Final = 256  # of an address, WebSockets apart
 
 
-def _option(words: str, **more: Any) -> Any:
-    return typer.Option(help=words, show_default=False, **more)
-
-
 def studio(
     host: Annotated[
         str, typer.Option(help=f"Address. Addresses other than loopback need {TOKEN_VARIABLE}.")
@@ -34,9 +30,9 @@ def studio(
         list[Path], typer.Option(help="Results folder, or a folder of them; may be repeated.")
     ] = [Path("results")],  # noqa: B006 (typer copies it)
     provider: ProviderName = "simulated",
-    model: Annotated[str | None, _option("Model of the provider; needed for a URL.")] = None,
-    pool: Annotated[str | None, _option("Pool of live servers to watch, name or file.")] = None,
-    gateway: Annotated[str | None, _option("Gateway to watch.", metavar="URL")] = None,
+    model: Annotated[str | None, typer.Option(help="Its model; needed for a URL.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool of live servers, name or file.")] = None,
+    gateway: Annotated[str | None, typer.Option(help="Gateway to watch.", metavar="URL")] = None,
 ) -> None:
     """Show pools, runs of teams and boards on a page, live or from their records.
 
