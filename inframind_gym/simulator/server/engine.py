@@ -21,7 +21,6 @@ import numpy as np
 from inframind_gym.simulator.jit import inner, prefetch
 from inframind_gym.simulator.server.pool import computing_s
 from inframind_gym.simulator.server.scheduler import (
-    FEW,
     admit_waiting,
     blocks_for,
     blocks_held,
@@ -401,7 +400,7 @@ def next_ended(cluster: Cluster, e: int, m: int, start: int) -> int:
     server = cluster.server[e, m]
     clock, running = server.clock, int(server.running)
     i = start
-    while running - i > FEW:
+    while running - i >= _AT_ONCE:
         least = cluster.finish_clock[e, m, i]
         for k in range(1, _AT_ONCE):
             least = min(least, cluster.finish_clock[e, m, i + k])

@@ -38,8 +38,6 @@ from typing import Any
 from inframind_gym.simulator.jit import close_gap, inner
 from inframind_gym.simulator.server.state import FAR_CLOCK, NEVER_S, NO_REQUEST, Cluster
 
-FEW = 24  # running requests that a plain loop moves, or goes through, as fast as any other way
-
 # The waiting queue: a binary heap ordered by (priority, order of submission). Entries are moved
 # field by field: an assignment of whole records moves single bytes, which is slower to read back.
 
@@ -283,15 +281,9 @@ def remove_running(cluster: Cluster, e: int, m: int, index: int) -> None:
     """Take the request at `index` out of the running list, keeping the order of the others."""
     server = cluster.server[e, m]
     behind = server.running - 1 - index
-    if behind > FEW:
-        close_gap(cluster.running[e, m], index, behind)
-        close_gap(cluster.finish_clock[e, m], index, behind)
-        close_gap(cluster.base_tokens[e, m], index, behind)
-    else:
-        for i in range(index, index + behind):
-            cluster.running[e, m, i] = cluster.running[e, m, i + 1]
-            cluster.finish_clock[e, m, i] = cluster.finish_clock[e, m, i + 1]
-            cluster.base_tokens[e, m, i] = cluster.base_tokens[e, m, i + 1]
+    close_gap(cluster.running[e, m], index, behind)
+    close_gap(cluster.finish_clock[e, m], index, behind)
+    close_gap(cluster.base_tokens[e, m], index, behind)
     server.running -= 1
 
 
