@@ -31,7 +31,7 @@ from inframind_gym.live.client import LoopThread, allow_files, cancel_all
 from inframind_gym.live.config import LiveSettings, ServerAddress, addresses, require_live
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.request_log import RequestLogWriter, log_record
-from inframind_gym.live.watcher import Beginning, MetricsWatcher, OnChange
+from inframind_gym.live.watcher import Beginning, OnChange
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.topology import CUSTOM, FINAL, STRATEGIES, TOPOLOGIES
@@ -47,15 +47,8 @@ _PHASES: Final = ("first", "second", "final")
 Judge = Callable[[int, str], bool]  # task (index into the run's tasks), answer -> right
 
 
-class Connections:
-    """Connections to M servers, which are watched, on `loop`.
-
-    Args:
-        servers: addresses and models.
-        settings: of requests and of the watcher.
-        loop: a thread that runs.
-        poll_s, on_change: as of `MetricsWatcher`.
-    """
+class Connections(ChatClient):
+    """A client of M servers on a loop of a thread; arguments as of `ChatClient`."""
 
     def __init__(
         self,
@@ -66,22 +59,20 @@ class Connections:
         poll_s: float,
         on_change: OnChange = lambda *_: None,
     ) -> None:
-        self.settings, self.loop = settings, loop
-        self._closed = False
-        self.watcher = MetricsWatcher(
-            servers, settings, poll_s=poll_s, on_change=on_change, loop=loop
+        self.settings, self.loop, self._closed = settings, loop, False
+        limit = settings.max_in_flight
+        super().__init__(
+            servers, settings, poll_s=poll_s, on_change=on_change, loop=loop, max_in_flight=limit
         )
-        self.client = ChatClient(servers, self.watcher, settings.max_in_flight)
-        loop.run(self.client.open())
+        loop.run(self.connect())
 
     def close(self) -> None:
-        """Stop watching, and end what is in flight. May be called twice, from any thread."""
-        if self._closed:
-            return
-        self._closed = True
-        self.watcher.close()
-        with contextlib.suppress(RuntimeError):  # the loop was stopped
-            self.loop.run(self.client.close())
+        """Stop watching, and disconnect. May be called twice, from any thread but the loop's."""
+        if not self._closed:
+            self._closed = True
+            self.watcher.close()
+            with contextlib.suppress(RuntimeError):  # the loop was stopped
+                self.loop.run(self.disconnect())
 
     async def chat(
         self,
@@ -99,7 +90,7 @@ class Connections:
         server's queue; `request_id` is the header X-Request-Id.
         """
         body: dict[str, Any] = {
-            "model": self.client.servers[server].model,
+            "model": self.servers[server].model,
             "messages": list(messages),
             "max_tokens": max_tokens,
             "temperature": self.settings.temperature,
@@ -111,7 +102,7 @@ class Connections:
             body["priority"] = priority
         result = ChatResult(time.monotonic(), max_tokens)
         try:
-            await self.client.chat(server, body, result, limit_s, request_id=request_id)
+            await self.send(server, body, result, limit_s, request_id=request_id)
         except asyncio.CancelledError:
             pass
         except Exception as error:  # a bug must not end a run
@@ -245,8 +236,8 @@ class VllmServers(Connections):
         alias = self.config.models[server].alias
         level = logging.INFO if up else logging.WARNING
         _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
-        if asleep and self.episodes:  # before the first one there is no client yet
-            self.client.give_up(server, f"{alias} is down: {why}")
+        if asleep:
+            self.give_up(server, f"{alias} is down: {why}")
 
 
 @dataclass(eq=False)

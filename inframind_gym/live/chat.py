@@ -1,9 +1,9 @@
 """Chat completions: the one client of the live environments, of live placement and of the gateway.
 
-    client = ChatClient(addresses(pool), watcher)
-    await client.open()
+    client = ChatClient(addresses(pool), LiveSettings(), poll_s=pool.metrics_poll_s)
+    await client.connect()
     result = ChatResult(time.monotonic(), max_tokens=256)
-    await client.chat(0, body, result, limit_s=60.0)
+    await client.send(0, body, result, limit_s=60.0)
 
 What became of a request is in its `ChatResult`, and nowhere else.
 """
@@ -21,9 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import numpy as np
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import cancel_all, open_session, read_most, system_words
-from inframind_gym.live.config import ServerAddress
-from inframind_gym.live.watcher import MetricsWatcher
+from inframind_gym.live.client import (
+    LoopThread,
+    cancel_all,
+    open_session,
+    read_most,
+    system_words,
+)
+from inframind_gym.live.config import LiveSettings, ServerAddress
+from inframind_gym.live.watcher import MetricsWatcher, OnChange
 
 if TYPE_CHECKING:
     import aiohttp
@@ -217,37 +223,47 @@ class _Flight:
 
 
 class ChatClient:
-    """Sends chat completions to M servers, each once: who made it sends it again, or elsewhere.
+    """Sends chat completions to M servers, which are watched.
+
+    Each is sent once: who made it sends it again, or elsewhere.
 
     Args:
         servers: addresses and models.
-        watcher: of these servers.
+        settings, poll_s, on_change, loop: as of `MetricsWatcher`.
         max_in_flight: requests at once, those beyond wait; None: any number.
 
     Attributes:
+        watcher: of the servers.
         in_flight: (M,) requests that were made and are not over.
     """
 
     def __init__(
         self,
         servers: Sequence[ServerAddress],
-        watcher: MetricsWatcher,
+        settings: LiveSettings,
+        *,
+        poll_s: float,
+        on_change: OnChange = lambda *_: None,
+        loop: LoopThread | None = None,
         max_in_flight: int | None = None,
     ) -> None:
-        self.servers, self.watcher = tuple(servers), watcher
+        self.servers = tuple(servers)
         self.in_flight = np.zeros(len(self.servers), np.int64)
         self._session: aiohttp.ClientSession
         self._flights: set[_Flight] = set()
         self._free: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
         if max_in_flight is not None:
             self._free = asyncio.Semaphore(max_in_flight)
+        self.watcher = MetricsWatcher(
+            servers, settings, poll_s=poll_s, on_change=on_change, loop=loop
+        )
 
-    async def open(self) -> None:
-        """Open connections on the loop that runs, where all else is called."""
+    async def connect(self) -> None:
+        """Open a session on the loop that runs, where all else is called."""
         self._session = open_session(None)
 
-    async def close(self) -> None:
-        """End what is in flight, and disconnect."""
+    async def disconnect(self) -> None:
+        """End what is in flight, and close the session. The watcher is closed on another thread."""
         await cancel_all(flight.task for flight in self._flights if flight.task is not None)
         await self._session.close()
         await asyncio.sleep(0)  # transports close in the loop's next round
@@ -264,7 +280,7 @@ class ChatClient:
                 flight.stopped = why
                 flight.timer.reschedule(0.0)
 
-    async def chat(
+    async def send(
         self,
         server: int,
         body: Mapping[str, Any],

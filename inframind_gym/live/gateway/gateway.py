@@ -22,7 +22,6 @@ from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.request import Attempt, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import RequestLogWriter
-from inframind_gym.live.watcher import MetricsWatcher
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS
@@ -90,25 +89,24 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.log = None if config.log is None else RequestLogWriter(config.log)
         self.epoch_s = time.time() - time.monotonic()  # when the monotonic clock stood at 0
-        servers = addresses(self.pool)
-        self.watcher = MetricsWatcher(
-            servers,
+        self.client = ChatClient(
+            addresses(self.pool),
             LiveSettings(),
             poll_s=self.pool.metrics_poll_s / config.speed,
             on_change=self._changed,
         )
-        self.beginning = self.watcher.begin()
-        self.client = ChatClient(servers, self.watcher)
         self.in_flight = self.client.in_flight  # (M,) calls, those of workflows included
+        self.watcher = self.client.watcher
+        self.beginning = self.watcher.begin()
 
     async def open(self) -> None:
         """Make the connections of this loop."""
         self._loop = asyncio.get_running_loop()
-        await self.client.open()
+        await self.client.connect()
 
     async def close(self) -> None:
         """Disconnect."""
-        await self.client.close()
+        await self.client.disconnect()
         await asyncio.to_thread(self.watcher.close)
         if self.log is not None:
             self.log.close()

@@ -185,7 +185,7 @@ class Exchange:
         result = ChatResult(query.arrived_s, max_tokens, attempts=self.result.attempts)
         self.result = result
         try:
-            await gateway.client.chat(
+            await gateway.client.send(
                 attempt.server,
                 attempt.body,
                 result,

@@ -137,7 +137,7 @@ class Instance:
     def give_up(self, why: str) -> None:
         """End what is in flight to the server, if there is one: vLLM drops it."""
         if self.link is not None:
-            self.link.loop.call(self.link.client.give_up, 0, why)
+            self.link.loop.call(self.link.give_up, 0, why)
 
     def is_gone(self, *, serves: bool) -> bool:
         """Return whether a server seen down stays away; one that need not serve may sleep."""
