@@ -32,13 +32,17 @@ class Axis(NamedTuple):
     name: str  # key in JSON
     setting: str  # the suite's field with its values
     label: str  # heading in tables
-    table: str  # key of the leaderboard's averages along it
     # Of its tables on a board: with "{}" a table of metrics for each value, without it one of
     # scores ("{score}") by value; empty: none
     title: str = ""
     is_file: bool = False  # the suite names configuration files, cells have their names
     text: Callable[[Any], str] = str  # formats a value
     read: Callable[[Any], Any] = str  # makes a value from JSON; float: the axis is a load
+
+    @property
+    def table(self) -> str:
+        """Key of the leaderboard's averages along it, "by_rate" of the label "rate/min"."""
+        return "by_" + self.label.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)

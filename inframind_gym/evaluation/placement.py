@@ -118,12 +118,11 @@ class PlacementSuite(Suite):
     env_id: ClassVar = "InfraMind-Placement-v0"
     players: ClassVar = "placement"
     axes: ClassVar = (
-        Axis("cluster", "clusters", "cluster", "by_cluster", "On {}", is_file=True),
+        Axis("cluster", "clusters", "cluster", "On {}", is_file=True),
         Axis(
             "demand",
             "demands",
             "demand",
-            "by_demand",
             "Mean latency of a call, s, by demand (SLO %)",
             is_file=True,
         ),

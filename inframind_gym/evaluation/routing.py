@@ -197,19 +197,11 @@ class RoutingSuite(StreamSuite):
     """A suite of `InfraMind-Stream-v0`."""
 
     axes: ClassVar = (
-        Axis(
-            "workload",
-            "workloads",
-            "workload",
-            "by_workload",
-            "Goodput % by workload (solved %)",
-            is_file=True,
-        ),
+        Axis("workload", "workloads", "workload", "Goodput % by workload (solved %)", is_file=True),
         Axis(
             "rate_per_min",
             "rates_per_min",
             "rate/min",
-            "by_rate",
             "At {} queries/min",
             text="{:g}".format,
             read=float,
@@ -218,7 +210,6 @@ class RoutingSuite(StreamSuite):
             "budget_s",
             "budgets_s",
             "budget",
-            "by_budget",
             "Goodput % by budget (solved %)",
             text=lambda budget: budget if isinstance(budget, str) else f"{budget:g} s",
             read=_checked_budget,

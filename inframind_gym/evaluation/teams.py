@@ -98,9 +98,7 @@ class TeamSuite(Suite):
     """A suite of a team's environment."""
 
     fixed: ClassVar[Mapping[str, Any]] = {}  # arguments of every scenario
-    axes: ClassVar = (
-        Axis("scenario", "scenarios", "scenario", "by_scenario", "Mean {score} by scenario"),
-    )
+    axes: ClassVar = (Axis("scenario", "scenarios", "scenario", "Mean {score} by scenario"),)
     unit: ClassVar = "tasks"
     batch: ClassVar[type[Any]] = EpisodeBatch
     shown: ClassVar = ("scenarios",)

@@ -229,9 +229,9 @@ class TrackSuite(StreamSuite):
     """
 
     axes: ClassVar = (
-        Axis("track", "tracks", "track", "by_track", is_file=True),
-        Axis("scenario", "scenarios", "scenario", "by_scenario"),
-        Axis("load", "loads", "load", "by_load", text="ρ {:g}".format, read=float),
+        Axis("track", "tracks", "track", is_file=True),
+        Axis("scenario", "scenarios", "scenario"),
+        Axis("load", "loads", "load", text="ρ {:g}".format, read=float),
     )
     together: ClassVar = 2
     metrics: ClassVar = track_board.METRICS

@@ -113,7 +113,7 @@ def report_data(runs: Sequence[Results]) -> dict[str, Any]:
 def _run(results: Results) -> dict[str, Any]:
     """Return the data of a run."""
     family, header, measured = results.family, results.header, results.measured
-    board = leaderboard(results)
+    board, kind = leaderboard(results), results.kind
     ranked = [row["policy"] for row in board["ranking"]] or list(results.policies)
     axes = []
     for i, axis in enumerate(family.axes):
@@ -149,16 +149,11 @@ def _run(results: Results) -> dict[str, Any]:
         {
             "name": header["suite"]["name"],
             "folder": str(results.folder),
-            "kind": board["kind"],
+            "kind": kind,
             "unit": family.unit,
             "score": family.score,
             "metrics": metrics,
-            "terms": {
-                **of_queries,
-                **targets,
-                **words.get(results.kind, {}),
-                **words["everywhere"],
-            },
+            "terms": {**of_queries, **targets, **words.get(kind, {}), **words["everywhere"]},
             "axes": axes,
             "policies": [{"name": name, "bound": name in bounds} for name in ranked],
             "board": board,
