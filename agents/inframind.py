@@ -216,9 +216,9 @@ class Streams:
         plan, route = (np.flatnonzero(self.running & due) for due in (is_plan, ~is_plan))
         if len(plan):
             drawn = uniforms[plan] if temperature == 1.0 else None
-            actions[plan, :PLAN_ACTIONS] = player.plans(contexts[plan], drawn)
+            actions[plan, :PLAN_ACTIONS] = player.plans(contexts.take(plan), drawn)
         if len(route):
-            due, resource = contexts[route], player.resource(self._observations[route])
+            due, resource = contexts.take(route), player.resource(self._observations[route])
             log_probs = player.log_probs(resource, due)
             chosen = draw(log_probs, uniforms[route, 0] if temperature else None, temperature)
             actions[route, -1] = chosen

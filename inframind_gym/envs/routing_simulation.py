@@ -497,8 +497,7 @@ class RoutingSimulation(Simulation):
 
     def contexts(self, rows: Ints, *, truth: bool = False) -> NDArray[Any]:
         """Return the decisions that wait, (k,) CONTEXT (`simulator.workflow.state`)."""
-        waiting: NDArray[Any] = self.decisions[rows]
-        return waiting
+        return self.decisions.take(rows)  # an index would copy field by field
 
     def models_up_now(self) -> int:
         """Return the bit mask of the models that can be routed to; may be called on any thread."""
