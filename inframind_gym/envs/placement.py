@@ -298,9 +298,12 @@ class PlacementSimulation(Simulation):
     def contexts(self, rows: Ints, *, truth: bool = False) -> PlacementContext:
         """Return the state of `rows` at the decisions that they wait for."""
         state, on_gpu = self.state, self.state_on_gpus(rows)
-        host, waiting = state.host[rows], state.waiting[rows]
+        # Records are taken: an index copies them field by field.
+        host, waiting = state.host[rows], state.waiting.take(rows, axis=0)
         served = host != NONE
-        server = np.take_along_axis(state.server[rows], np.where(served, host, 0), axis=1)
+        server = np.take_along_axis(
+            state.server.take(rows, axis=0), np.where(served, host, 0), axis=1
+        )
         is_active = on_gpu == ACTIVE
         in_flight = np.where(served, server["running"] + server["queued"], 0)
         counted = np.where(served, server["latency_count"], 0)
