@@ -42,7 +42,8 @@ TITLES: Final = {"masrouter": "five agents", "masrouter_one": "one agent"}
 SHEDDING: Final = (("DeepSeek", "deepseek-32b", -1), ("Llama-3B", "llama-3b", 1))  # under load
 # As other methods play.
 AS_SHIPPED: Final[dict[str, Any]] = {"mode": "as shipped", "scheduler": "fcfs"}
-SERVED: Final = [{"scheduler": order, "budgets": "tiers"} for order in ("fcfs", "edf")]
+FCFS: Final = {"scheduler": "fcfs", "budgets": "tiers"}
+EDF: Final = {"scheduler": "edf", "budgets": "tiers"}
 BUSY: Final = {"rate": 200}
 IDLE: Final = {"rate": 10}
 LAMBDA_SWEEPS: Final = (1, 2, 3, 4, 6, 12, 18, 36, 54)
@@ -145,19 +146,15 @@ class Page:
                 found.append(np.mean([np.mean(values) for values in of]))
         return np.array(found)
 
-    def change(
-        self, name: str, figure: str, first: Cell, second: Cell, *form: Any, **both: Any
-    ) -> Check:
-        """Return the `arrow` of a figure from one setting of `values` to another."""
-        a, b = (self.values(figure, **{**both, **given}) for given in (first, second))
-        return arrow(name, a, b, *form)
-
-    def changes(
-        self, name: str, figure: str, first: Cell, second: Cell, *form: Any, **both: Any
+    def compare(
+        self, figure: str, less: Cell, more: Cell, label: str = "", *form: Any, **both: Any
     ) -> list[Check]:
-        """Return `change` for each way to play."""
-        given = (figure, first, second, *form)
-        return [self.change(name + shown(mode), *given, mode=mode, **both) for mode in MODES]
+        """Return the `arrow` of a figure from one setting of `values` to another, by mode."""
+        out = []
+        for mode in both.pop("modes", MODES):
+            a, b = (self.values(figure, **{"mode": mode, **both, **of}) for of in (less, more))
+            out.append(arrow(label + shown(mode), a, b, *form))
+        return out
 
     # Claims
 
@@ -165,29 +162,27 @@ class Page:
         """Return the checks of every claim, by the claims' names in `paper.yaml`."""
         return {
             "load_by_batch": self._batches(),
-            "load_by_rate": self._loads(BUSY, IDLE),
-            "load_by_cell": self._loads({"late": True}, {"late": False}),
+            "load_by_rate": self._loads(IDLE, BUSY),
+            "load_by_cell": self._loads({"late": False}, {"late": True}),
             "lambda": self._lambda(),
             "constraint": self._constraint(),
             "imbalance": self._against("imbalance", 100, form=(-1, 1.0, 2)),
             "queueing": self._against("avoidable", 100, form=(-1, 1.0)),
             "wasted": self._against("wasted", 100, form=(-1,)),
             "idle": [
-                *self._between("accuracy", {"rate": 10}, {"rate": 100}, "solved, "),
-                *self._between("DeepThink", {"rate": 10}, {"rate": 100}, "DeepThink, "),
+                *self.compare("accuracy", {"rate": 100}, {"rate": 10}, "solved, "),
+                *self.compare("DeepThink", {"rate": 100}, {"rate": 10}, "DeepThink, "),
             ],
-            "tier_10": self._between("llama-3b, Flash", {"budget": 10}, {"budget": 1000}),
+            "tier_10": self.compare("llama-3b, Flash", {"budget": 1000}, {"budget": 10}),
             "tier_30": [
-                *self._between("llamas", {"budget": 30}, {"budget": 1000}, "30 s, "),
-                *self._between("llamas", {"budget": 50}, {"budget": 1000}, "50 s, "),
+                *self.compare("llamas", {"budget": 1000}, {"budget": 30}, "30 s, "),
+                *self.compare("llamas", {"budget": 1000}, {"budget": 50}, "50 s, "),
             ],
             "tier_100": self._level("deepseek-32b", 0.05, -1, budget=100),
-            "tier_200": self._between(
-                "deepseek-32b", {"budget": 200, "rate": 10}, {"budget": 200, "rate": 200}
-            ),
-            "tier_300": self._between("deepseek-32b", {"budget": 300}, {"budget": 30}),
+            "tier_200": self.compare("deepseek-32b", BUSY, IDLE, budget=200),
+            "tier_300": self.compare("deepseek-32b", {"budget": 30}, {"budget": 300}),
             "tier_600": self._level("slo_own", 0.95, budget=600, rate=200),
-            "tier_1000": self._between("accuracy", {"budget": 1000}, {"budget": 30}),
+            "tier_1000": self.compare("accuracy", {"budget": 30}, {"budget": 1000}),
             "joint_deepthink": self._level("deepthink_gap", 0.0),
             "telemetry": [*self._ablation("no_telemetry"), self._shedding()],
             "predictors": self._ablation("predicted_latency"),
@@ -196,7 +191,7 @@ class Page:
             "warm_up": self._ablation("warm_up"),
             "tiers": self._ablation("log_uniform"),
             "pressure": self._pressure(),
-            "edf": self.changes("in their own budget, ", "slo_own", *SERVED),
+            "edf": self.compare("slo_own", FCFS, EDF, "in their own budget, "),
             "accuracy": [
                 *self._against("accuracy", 10),
                 *(self._against("accuracy", 10, name)[0] for name in WORKLOADS),
@@ -215,15 +210,12 @@ class Page:
         indices = [(name, MODELS.index(model), sign) for name, model, sign in SHEDDING]
         return [arrow(name, cheap[:, of], dear[:, of], sign) for name, of, sign in indices]
 
-    def _loads(self, high: Cell, low: Cell, policy: str = "inframind") -> list[Check]:
-        return [
-            self.change(f"{name}, {shown(mode)}", model, low, high, sign, mode=mode, policy=policy)
-            for mode, (name, model, sign) in product(MODES, SHEDDING)
-        ]
-
-    def _between(self, figure: str, high: Cell, low: Cell, name: str = "") -> list[Check]:
-        """Compare a figure of `inframind` in two groups of cells: the first is to be larger."""
-        return self.changes(name, figure, low, high)
+    def _loads(self, less: Cell, more: Cell, **both: Any) -> list[Check]:
+        """Compare the shares of two models: of DeepSeek less under load, of Llama-3B more."""
+        out = []
+        for mode, (name, model, sign) in product(MODES, SHEDDING):
+            out += self.compare(model, less, more, f"{name}, ", sign, modes=[mode], **both)
+        return out
 
     def _level(self, figure: str, level: float, sign: int = 1, **where: Any) -> list[Check]:
         """Compare a figure of `inframind` with a number: it is to be above (sign 1) or below."""
@@ -266,7 +258,8 @@ class Page:
         out, given = [], everywhere(rate, workloads or WORKLOADS)
         for rival in rivals:
             name = ", ".join((*workloads, f"against {TITLES.get(rival, rival)}", ""))
-            out += self.changes(name, figure, {"policy": rival, **AS_SHIPPED}, {}, *form, **given)
+            theirs = {"policy": rival, **AS_SHIPPED}
+            out += self.compare(figure, theirs, {}, name, *form, **given)
         return out
 
     def _below_half(self) -> Check:
@@ -331,7 +324,7 @@ class Page:
             "training batches, C̄ ≤ 1 → > 1": named["load_by_batch"],
             "10 → 200/min": named["load_by_rate"],
             "cells, C ≤ 1 → > 1": named["load_by_cell"],
-            "`inframind_v2`, 10 → 200/min": self._loads(BUSY, IDLE, "inframind_v2"),
+            "`inframind_v2`, 10 → 200/min": self._loads(IDLE, BUSY, policy="inframind_v2"),
         }
         for title, checks in rows.items():
             for check in checks:
@@ -403,11 +396,10 @@ class Page:
     def ablations_table(self) -> str:
         """Tabulate each variant on MATH less the published method, paired by seed."""
         body: list[list[str]] = []
-        fcfs, edf = SERVED
         pairs: dict[str, Any] = {
             name: ({}, {"policy": name}) for name in ABLATIONS if not name.startswith("v2")
         }
-        for name, settings in (*pairs.items(), ("played first come, first served", (edf, fcfs))):
+        for name, settings in (*pairs.items(), ("played first come, first served", (EDF, FCFS))):
             row = [f"`{name}`" if name in ABLATIONS else name, str(SEEDS)]
             for figure, mode in product(("goodput", "accuracy"), MODES):
                 a, b = (self.values(figure, mode=mode, **one) for one in settings)
