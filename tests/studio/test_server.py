@@ -15,7 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 from typer.testing import CliRunner
 
 from inframind_gym.cli import app as commands
-from inframind_gym.studio.runs import Launcher, Ways
+from inframind_gym.studio.runs import TEAMS, Launcher, Ways
 from inframind_gym.studio.server import COOKIE, Boards, make_app
 from inframind_gym.teams.runs import RunStore
 from tests.studio.conftest import TASK, TOKEN, until_over
@@ -140,11 +140,11 @@ def test_unknown_names_are_not_found(client: TestClient) -> None:
         assert end.value.code == 4404
 
 
-def test_pages_that_are_not_there_say_so(serve: Callable[..., str]) -> None:
+def test_pages_are_there_or_say_so(serve: Callable[..., str]) -> None:
     pytest.importorskip("nicegui")
     address = serve()
     for path, status in (
-        *(("/", 200), ("/assignment", 200), ("/gateway", 200), ("/boards", 200)),
+        *((f"/{name}", 200) for name in ("", *TEAMS, "boards")),
         *((f"/{name}", 404) for name in ("docs", "openapi.json", ".env", "%00", "show/x")),
         *((f"/{name}", 404) for name in ("compare/a/b", "boards/x", "boards/x/report")),
     ):
