@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from statistics import median
 from typing import Any, Final, TypedDict
 
@@ -258,7 +259,8 @@ class Session:
             graph.add_edge(name, graphs.END if name == HUMAN else SUPERVISOR)
         graph.add_edge(graphs.START, SUPERVISOR)
         graph.add_conditional_edges(SUPERVISOR, send, [*nodes, graphs.END])
-        await graph.compile().ainvoke({"tasks": []}, {"recursion_limit": MOST_PASSES})
+        async with aclosing(self._waves):
+            await graph.compile().ainvoke({"tasks": []}, {"recursion_limit": MOST_PASSES})
 
     # Time
 
@@ -316,7 +318,7 @@ class Session:
                 self._hand_over("handoff", SUPERVISOR, NODES[task.agent], said)
         return {"tasks": tasks}
 
-    async def _supervised(self) -> AsyncIterator[list[Task]]:
+    async def _supervised(self) -> AsyncGenerator[list[Task], None]:
         """Decide until the query has ended; yield the tasks of one wave after the other."""
         while not self.state.over[0]:
             action, done = await self._next_action(), list[Task]()
