@@ -83,8 +83,9 @@ class LLMRequest:
 
     @property
     def prompt_tokens_estimate(self) -> int:
-        """Tokens of the prompt by its length, before a server has counted them."""
-        return estimate_tokens(self.system) + estimate_tokens(self.user)
+        """Tokens of the prompt before a server has counted them: the caller's, or by length."""
+        by_length = estimate_tokens(self.system) + estimate_tokens(self.user)
+        return int(self.context.get("prompt_tokens", by_length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,25 +305,15 @@ class NoLog(EventLog):
     """A log that keeps nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Leave to send one attempt."""
-
-    tokens: int  # reserved, prompt and answer
-    max_tokens: int  # of the answer: what was asked for, or less
-
-
 class Guard(Protocol):
     """A budget, which is asked before a call and charged after it."""
 
-    def reserve(self, request: LLMRequest, agent: str) -> Grant:
-        """Set aside what a call may spend, or raise a `BudgetError` if it does not fit."""
+    def reserve(self, request: LLMRequest, agent: str) -> int:
+        """Return the tokens that an answer may have; a `BudgetError` if the call does not fit."""
         ...
 
-    def settle(
-        self, grant: Grant, agent: str, response: LLMResponse | None, spent: Spent = "nothing"
-    ) -> None:
-        """Replace a reservation by what was spent; `spent` where there is no response."""
+    def settle(self, agent: str, tokens: int, *, is_lost: bool) -> None:
+        """Charge the tokens of a call, which are lost where no answer came."""
         ...
 
 
@@ -429,14 +420,12 @@ class LLMService(Blocking):
         place = {"call": number, "agent": agent, "provider": provider, "model": way.model}
         texts = {"system": system, "user": user, "max_tokens": max_tokens}
         self._log.append("llm_request", place | texts)
-        grant = Grant(0, max_tokens)
         if self._guard is not None:
             try:
-                grant = self._guard.reserve(request, agent)
+                request = replace(request, max_tokens=self._guard.reserve(request, agent))
             except BudgetError as refusal:
                 self._log.append("llm_refused", {**place, "reason": str(refusal)})
                 raise
-            request = replace(request, max_tokens=grant.max_tokens)
         response: LLMResponse | None = None
         spent: Spent = "unknown"  # until something is known: also where the task is cancelled
         facts: dict[str, Any] = {"outcome": "cancelled"}
@@ -444,17 +433,11 @@ class LLMService(Blocking):
         try:  # where time is virtual none passes
             async with asyncio.timeout(None if way.is_simulated else self._timeout_s):
                 answer = await way.complete(request)
-            took_s = time.monotonic() - started_s
+            latency_s = answer.latency_s or time.monotonic() - started_s
             price = shipped_prices().models.get(way.model)
-            response = replace(
-                answer,
-                latency_s=answer.latency_s or took_s,
-                provider=provider,
-                model=way.model,
-                cost_usd=price.cost_usd(answer.input_tokens, answer.output_tokens)
-                if price
-                else 0.0,
-            )
+            cost_usd = price.cost_usd(answer.input_tokens, answer.output_tokens) if price else 0.0
+            measured: Any = {"latency_s": latency_s, "cost_usd": cost_usd}
+            response = replace(answer, provider=provider, model=way.model, **measured)
             notes = {
                 "simulated": way.is_simulated,
                 "unpriced": price is None,
@@ -474,7 +457,9 @@ class LLMService(Blocking):
             raise LLMError(outcome, f"{where}: {outcome}: {message}", spent) from None
         finally:
             if self._guard is not None:
-                self._guard.settle(grant, agent, response, spent)
+                reserved = request.prompt_tokens_estimate + request.max_tokens
+                tokens = response.total_tokens if response else reserved * (spent == "unknown")
+                self._guard.settle(agent, tokens, is_lost=response is None)
             if response is None:
                 facts |= {"latency_s": time.monotonic() - started_s, "spent": spent}
             event = {**place, **facts, "max_tokens": request.max_tokens}

@@ -314,11 +314,10 @@ class BudgetController:
         self.state = state
         self.lost = 0  # tokens of attempts whose outcome is unknown
 
-    def reserve(self, request: llm.LLMRequest, agent: str) -> llm.Grant:
-        """Return what a call may spend; a `BudgetError` if it does not fit or its agent was cut."""
+    def reserve(self, request: llm.LLMRequest, agent: str) -> int:
+        """Return the tokens of an answer that fits; a `BudgetError` if none does, or it was cut."""
         state, least = self.state, _LEAST_OVERHEAD
-        prompt = int(request.context.get("prompt_tokens", request.prompt_tokens_estimate))
-        room = int(state.remaining[0])
+        prompt, room = request.prompt_tokens_estimate, int(state.remaining[0])
         if agent in AGENTS:
             least = state.settings.min_completion_tokens
             room -= state.self_eval
@@ -332,21 +331,11 @@ class BudgetController:
                 f"{agent}: the call needs {prompt} tokens for its prompt and at least {least} "
                 f"for its answer; {max(room, 0)} of {int(state.budget[0])} are left to it."
             )
-        return llm.Grant(prompt + answer, answer)
+        return answer
 
-    def settle(
-        self,
-        grant: llm.Grant,
-        agent: str,
-        response: llm.LLMResponse | None,
-        spent: llm.Spent = "nothing",
-    ) -> None:
+    def settle(self, agent: str, tokens: int, *, is_lost: bool) -> None:
         """Charge what an attempt has spent."""
-        if response is not None:
-            tokens = response.total_tokens
-        else:
-            tokens = grant.tokens if spent == "unknown" else 0
-            self.lost += tokens
+        self.lost += tokens * is_lost
         if agent not in AGENTS:
             self.state.overhead[0] += tokens
             return
