@@ -14,9 +14,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 import inframind_gym  # noqa: F401
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.placement.state import ACTIVE, DRAINING, QUEUED, SLEPT, STATE_NAMES
-from tests.placement.toys import card, tight_cluster, write_cluster, write_demand
-
-PLACEMENT = "InfraMind-Placement-v0"
+from tests.placement.toys import PLACEMENT, card, tight_cluster, write_cluster, write_demand
 
 
 def test_spaces_are_as_documented() -> None:
