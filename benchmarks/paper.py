@@ -207,10 +207,9 @@ def train(job: Job, folder: Path) -> dict[str, Any]:
     result = function(config, Run(folder, job.seed, resume=True))
     lines = read_metrics(folder / "metrics.jsonl")
     if name == "masrouter":
-        return {"agents": lines[-1]["val/num_agents"], "seconds": 0.0}
+        return {"agents": lines[-1]["val/num_agents"]}
     updates = [line for line in lines if "charts/queries" in line]
     cost = np.array([line["charts/episodic_cost"] for line in updates])
-    rate = np.array([line["charts/rate_per_min"] for line in updates])
     size = np.array([line["charts/queries"] for line in updates])
     shares = np.array([[line[f"shares/model/{model}"] for model in MODELS] for line in updates])
     weight = np.array([line["lagrange/lambda"] for line in updates])
@@ -223,14 +222,10 @@ def train(job: Job, folder: Path) -> dict[str, Any]:
         "updates": len(updates),
         "epochs": result["epoch"],
         "best_epoch": result["best_epoch"],
-        "seconds": round(result["seconds"], 1),
         "lambda": rounded(weight[ends]),
         "cost": round(float(np.average(cost, weights=size)), 4),
-        "dear_batches": round(float((cost > 1.0).mean()), 4),
         "cheap": mean(cost <= 1.0),
         "dear": mean(cost > 1.0),
-        "by_rate": {f"{r:g}": mean(rate == r) for r in np.unique(rate)},
-        "agents": round(float(np.mean([line["charts/num_agents"] for line in updates[-50:]])), 3),
     }
 
 
@@ -292,14 +287,11 @@ def of_queries(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         "accuracy": columns["solved"].mean(),
         "goodput": (columns["solved"] * ~late).mean(),
         "latency": columns["latency_s"].mean(),
-        "p95": np.quantile(columns["latency_s"], 0.95),
         "slo_own": 1.0 - late.mean(),
         "slo_100": (columns["latency_s"] <= 100.0).mean(),
         "cost": columns["cost"].mean(),
-        "agents": columns["num_agents"].mean(),
         "imbalance": float(imbalance(joint.sum(axis=1))),
         "wasted": tokens[late].sum() / tokens.sum(),
-        "tokens": tokens.mean(),
     }
     plain = {name: float(f"{value:.5g}") for name, value in figures.items()}
     return plain | {"joint": [rounded(row) for row in joint / joint.sum()]}
