@@ -92,7 +92,7 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
                 "</code>, each with its leaderboard and comparisons.</p>"
             )
             rows = [{**row, "path": quote(row["name"], safe="")} for row in boards.listed()]
-            put(table("boards", _BOARDS, rows))
+            put(table("Results folders", _BOARDS, rows))
 
     @ui.page("/")
     @ui.page("/{team}")
@@ -196,12 +196,11 @@ def _form(launcher: Launcher, team: str) -> None:
 
 def _runs(store: RunStore, team: str) -> None:
     """Add the runs of a team, read again and again, and the choice of two to compare."""
-    put("<h2>Runs</h2>")
     listed = Live()
 
     def show() -> None:
         newest = map(described, store.list_runs(team, most=100))
-        listed.show([table("runs", _RUNS, newest)])
+        listed.show([table("Runs", _RUNS, newest)])
 
     show()
     ui.timer(2.0, show)

@@ -82,8 +82,8 @@ def folded(text: str) -> Markup:
     return html("<details><summary>{}</summary><pre>{}</pre></details>", text[:60], text)
 
 
-def table(label: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> Markup:
-    """Return a table under a label for screen readers.
+def table(title: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> Markup:
+    """Return a table below its title.
 
     Columns are heads with the templates of their cells, which `rows` fill; heads of numbers begin
     with ">", of long texts with "<".
@@ -95,9 +95,9 @@ def table(label: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, An
     body = [Markup(f"<tr>{cells}</tr>").format_map(Row(row)) for row in rows]
     heads = zip(kinds, (head.lstrip("<>") for head in columns), strict=True)
     return html(
-        '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table><thead><tr>{}</tr>'
-        "</thead><tbody>{}</tbody></table></div>{}",
-        *(label, each('<th scope="col" class="{}">{}</th>', heads), Markup().join(body)),
+        '<section><h2>{0}</h2><div class="scroll" tabindex="0" role="region" aria-label="{0}">'
+        "<table><thead><tr>{1}</tr></thead><tbody>{2}</tbody></table></div>{3}</section>",
+        *(title, each('<th scope="col" class="{}">{}</th>', heads), Markup().join(body)),
         "" if body else Markup('<p class="hint">Nothing yet.</p>'),
     )
 
@@ -254,7 +254,7 @@ def pool(run: Run, events: Events) -> Parts:
     columns |= {">failed": "{failed:,}"} if "failed" in now else {}
     about = servers.get("about")
     yield html(_HINT, f"pool {about['pool']}, policy {about['policy']}" if about else "")
-    yield section("Servers", table("servers", columns, rows))
+    yield table("Servers", columns, rows)
     yield errors(note for note in now.get("notes", []) if note)
     x = [sample["t"] for sample in samples]
     charts = {"Waiting calls": "waiting", "Running calls": "running", "KV cache in use": "kv"}
@@ -265,7 +265,7 @@ def pool(run: Run, events: Events) -> Parts:
         return
     columns = {"call": "{call}", "goes to": "{to}", ">left s": "{left_s:.1f}"}
     last = decisions[: -_NEWEST - 1 : -1]
-    yield section("Last decisions", table("decisions", columns, last))
+    yield table("Last decisions", columns, last)
 
 
 def token_budget(run: Run, events: Events) -> Parts:
@@ -312,7 +312,7 @@ def token_budget(run: Run, events: Events) -> Parts:
     ]
     columns = {"step": "{action}", ">tokens": "{tokens:,}", ">in all": "{cumulative_tokens:,}"}
     columns |= {">quality": "{quality:.0f}", ">ROI": "{roi:.4f}", "ended": "{cutoff_reason}"}
-    yield section("Trace", table("trace", {**columns, "<answer": "{folded}"}, rows))
+    yield table("Trace", {**columns, "<answer": "{folded}"}, rows)
     if summary.get("output"):
         yield section("Output", html('<div class="card">{}</div>', summary["output"]))
 
@@ -389,8 +389,7 @@ def assignment(run: Run, events: Events) -> Parts:
                 best = " best" if q == max(by_action.values()) else ""
                 heat = html(_HEAT, best, COLOURS[0], 8 + 42 * max(q, 0.0) / highest, q)
                 rows[-1][_ACTIONS[i]] = heat
-        title = f"Q-table, {state.replace('_', ' ')}"
-        yield section(title, table(f"values, {state}", columns, rows))
+        yield table(f"Q-table, {state.replace('_', ' ')}", columns, rows)
 
 
 def coordination(run: Run, events: Events) -> Parts:
@@ -425,14 +424,14 @@ def coordination(run: Run, events: Events) -> Parts:
     columns = {">#": "{iteration}", "decision": "{action}", ">at ms": "{elapsed_ms:.0f}"}
     columns |= {">passages": "{docs}", ">context": "{context_tokens:,}", "<open then": "{choices}"}
     rows = [{**one, "choices": ", ".join(one["open"])} for one in decisions]
-    yield section("Decisions", table("decisions", columns, rows))
+    yield table("Decisions", columns, rows)
     columns = {"agent": "{agent}", "outcome": "{outcome}", ">s": "{latency_s:.2f}"}
     columns |= {">prompt": "{input_tokens:,}", ">answer": "{output_tokens:,}", "<text": "{folded}"}
     models = [{**call, "folded": folded(call.get("content") or "")} for call in calls]
-    yield section("Calls of the model", table("calls of the model", columns, models))
+    yield table("Calls of the model", columns, models)
     columns = {">#": "{iteration}", "from": "{sender}", "to": "{receiver}", "<message": "{content}"}
     handoffs = [{"sender": one.get("name"), **one} for one in answer.get("handoffs", [])]
-    yield section("Handoffs", table("handoffs", columns, handoffs))
+    yield table("Handoffs", columns, handoffs)
 
 
 def comparison(result: Mapping[str, Any]) -> Parts:
@@ -444,7 +443,7 @@ def comparison(result: Mapping[str, Any]) -> Parts:
         for letter, one in zip("AB", result["runs"], strict=True)
     ]
     columns = {"": "{at}", "run": '<a href="/show/{run_id}">{run_id}</a>', "status": "{chip}"}
-    yield table("runs", {**columns, "<settings": "{settings}"}, rows)
+    yield table("Runs", {**columns, "<settings": "{settings}"}, rows)
     curves = [dict(map(tuple, curve)) for curve in result["curves"]]
     if not is_budget:  # single rewards hide which run is ahead
         for curve in curves:
@@ -461,7 +460,7 @@ def comparison(result: Mapping[str, Any]) -> Parts:
         yield Lines("Quality over tokens", "tokens spent", x, lines, marks)
         ends = [{"words": words, "at": at} for at, words in marks]
         columns = {"run and reason": "{words}", ">after tokens": "{at:,}"}
-        yield section("Cut-offs", table("cut-offs", columns, ends))
+        yield table("Cut-offs", columns, ends)
         shown = {"step": "action", "tokens": "cumulative_tokens:,", "quality": "quality:.0f"}
         shown |= {"ROI": "roi:.4f", "ended": "cutoff_reason"}
     else:
@@ -472,15 +471,13 @@ def comparison(result: Mapping[str, Any]) -> Parts:
     for pair in result["traces"]:
         sides = zip("AB", pair, strict=True)
         traces.append({f"{s}_{key}": x for s, step in sides for key, x in (step or {}).items()})
-    yield section("Traces side by side", table("traces", columns, traces))
+    yield table("Traces side by side", columns, traces)
     numbers = [
         {"name": key.replace("_", " ").replace(".", ": "), **x}
         for key, x in result["numbers"].items()
     ]
     columns = {"": "{name}", ">A": "{a:,.6g}", ">B": "{b:,.6g}"}
-    yield section(
-        "Numbers", table("numbers", {**columns, ">change %": "{change_percent:+.1f}"}, numbers)
-    )
+    yield table("Numbers", {**columns, ">change %": "{change_percent:+.1f}"}, numbers)
 
 
 VIEWS: Final[dict[str, Callable[[Run, Events], Parts]]] = {
