@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import signal
 import socket
 import threading
@@ -22,7 +21,6 @@ from inframind_gym import cli
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.gateway.config import gateway_config
-from inframind_gym.live.gateway.gateway import COUNTERS, GAUGES, HISTOGRAMS
 from inframind_gym.studio.runs import scrape
 from tests.live.gateway.rig import KEY, chat, code, process, running, settled
 from tests.live.vllm_server.fake import Answer, records, until
@@ -122,21 +120,6 @@ def test_a_configuration_that_is_wrong_says_where(text: str, words: str, tmp_pat
         gateway_config(path, {})
     assert str(path) in str(error.value)
     assert KEY not in str(error.value) and "short}" not in str(error.value)
-
-
-DOCS = Path(__file__).parents[3] / "docs"
-
-
-def test_every_metric_is_in_the_documentation() -> None:
-    """Those of routers above, and what a gateway adds below."""
-    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    of_routers, of_gateways = (
-        set(re.findall(r"^\| `(inframind_\w+)`", part, re.MULTILINE))
-        for part in text.split("\nA [gateway]")
-    )
-    families = {f"inframind_{name}_total" for name in COUNTERS}
-    families |= {f"inframind_{name}" for name in (*GAUGES, *HISTOGRAMS)}
-    assert families - of_routers == of_gateways
 
 
 LATE = Answer(first_s=0.5)
