@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inframind_gym.envs.core import Ints
+from inframind_gym.envs.core import Floats, Ints
 from inframind_gym.simulator.jit import record
 from inframind_gym.simulator.workflow.topology import MAX_NODES
 
@@ -50,6 +50,27 @@ def earned_by(
     out["model"], out["seconds"] = record["model"][at], record["node_latency_s"][at]
     out["node"][is_plan] = out["model"][is_plan] = -1
     out["seconds"][is_plan] = 0.0
+    return out
+
+
+def cost_vectors(costs: Floats, rows: Ints, records: NDArray[Any], models: int) -> Floats:
+    """Return the costs of a step, (E, 2 + M).
+
+    They are latency / budget, queries that ended late, and the seconds that calls of the
+    ended queries have spent at each server, its queue included.
+
+    Args:
+        costs: (E,) the first of them.
+        rows: (n,) environments of the queries that ended.
+        records: (n,) COMPLETED.
+        models: M.
+    """
+    out = np.zeros((len(costs), 2 + models))
+    out[:, 0] = costs
+    np.add.at(out[:, 1], rows, records["latency_s"] > records["budget_s"])
+    of, node = (records["model"] >= 0).nonzero()
+    seconds = records["node_latency_s"][of, node]
+    np.add.at(out, (rows[of], 2 + records["model"][of, node].astype(np.int64)), seconds)
     return out
 
 

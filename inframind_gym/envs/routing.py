@@ -208,7 +208,8 @@ class ExecutorEnv(RoutingEnv):
     With `credit=True` `info["earned"]` has an entry for each of the agent's decisions whose query
     ended in the step: `query`, `node` (-1: the plan), `ago` (steps since the decision), `reward`,
     `cost` and `late` of the query, `model` and `seconds` (of the decision's calls at that server,
-    queue included).
+    queue included). `info["costs"]` are the cost, the queries that ended late, and the
+    seconds of ended queries at each server, (2 + M,).
 
     ## Starting State
 
@@ -242,7 +243,7 @@ class ExecutorEnv(RoutingEnv):
     | `reward` | "solved", or "goodput": solved within the budget |
     | `truncate_overrun_s` | ends a stream that has answered a query so much too late |
     | `observation` | "full" (embeddings), "index", "compact" or "dict" |
-    | `credit` | add "earned" to `info` |
+    | `credit` | add "earned" and "costs" to `info` |
     | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
     | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
     | `call_timeout_s` | after which the client aborts a call; None: it waits |

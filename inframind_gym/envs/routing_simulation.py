@@ -21,7 +21,7 @@ from inframind_gym.envs.core import (
     check_actions,
     check_options,
 )
-from inframind_gym.envs.credit import columns_of, earned_by
+from inframind_gym.envs.credit import columns_of, cost_vectors, earned_by
 from inframind_gym.envs.layout import SYSTEM_FEATURES, Compact, ObservationLayout, PolicySpec
 from inframind_gym.envs.routing_config import RANGES, EnvConfig, draw_tasks, tasks_of
 from inframind_gym.envs.routing_kernel import drive
@@ -449,23 +449,25 @@ class RoutingSimulation(Simulation):
         return info | {"split": self.split} | estimated
 
     def info(self) -> dict[str, Any]:
-        """Return the decision that waits; with `credit` what ended."""
+        """Return the decision that waits; with `credit` what ended, and what it cost."""
         due = {
             "time_s": self._time_s.item(),
             "query": self._query.item(),
             "node": self._node.item(),
         }
-        return due | {"earned": columns_of(self.earned())} if self._credit else due
+        if self._credit:
+            return due | {"earned": columns_of(self.earned()), "costs": self.cost_vectors()[0]}
+        return due
 
     def infos(self) -> dict[str, Any]:
-        """Return, with `credit`, what ended in every environment."""
+        """Return, with `credit`, what ended in every environment, and what it cost."""
         if not self._credit:
             return {}
         earned, by_row = self.earned(), np.empty(self.num_envs, object)
         ends = np.searchsorted(earned["row"], np.arange(self.num_envs + 1)).tolist()
         for row, (first, last) in enumerate(pairwise(ends)):
             by_row[row] = columns_of(earned[first:last])
-        return {"earned": by_row}
+        return {"earned": by_row, "costs": self.cost_vectors()}
 
     def earned(self) -> NDArray[Any]:
         """Return the agent's decisions of the queries that ended in the last step, (k,) EARNED.
@@ -478,6 +480,10 @@ class RoutingSimulation(Simulation):
         config, (rows, records) = self.config, self.completed_batch()
         ages = self._steps[rows, None] - 1 - self._decided[rows, records["query"]]
         return earned_by(rows, records, ages, config.level, in_time=config.reward == "goodput")
+
+    def cost_vectors(self) -> Floats:
+        """Return the costs of the last step, (E, 2 + M), as `credit.cost_vectors`."""
+        return cost_vectors(self.costs, *self.completed_batch(), len(self.pool.models))
 
     def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
         """Return the outcome of tagged queries, or means over the queries of streams."""

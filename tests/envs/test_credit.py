@@ -1,4 +1,4 @@
-"""Credit by decision, compact observations, and the split that plays."""
+"""Credit by decision, vectors of costs, compact observations, and the split that plays."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def test_every_reward_and_cost_is_credited_to_the_decisions_that_earned_it(
         for row, one in enumerate(context):
             made[row].append((int(one["query"]), -1 if one["kind"] == 1 else int(one["node"])))
         _, rewards, _, _, infos = envs.step(envs.action_space.sample())
+        assert infos["costs"][:, 0] == pytest.approx(infos["cost"])
         for row, earned in enumerate(infos["earned"]):
             for query, node, ago in zip(
                 earned["query"], earned["node"], earned["ago"], strict=True
@@ -40,11 +41,14 @@ def test_every_reward_and_cost_is_credited_to_the_decisions_that_earned_it(
                 assert made[row][-1 - ago] == (query, node)
             queries, first = np.unique(earned["query"], return_index=True)
             assert earned["reward"][first].sum() == rewards[row]
-            assert earned["cost"][first].sum() == pytest.approx(infos["cost"][row])
+            assert earned["cost"][first].sum() == pytest.approx(infos["costs"][row, 0])
+            assert earned["late"][first].sum() == infos["costs"][row, 1]
             late += int(earned["late"][first].sum())
             assert reward == "solved" or not (earned["reward"] * earned["late"]).any()
             credited += len(earned["query"])
             ended += len(queries)
+        seconds = inner.completed()[1]["node_latency_s"].sum()
+        assert infos["costs"][:, 2:].sum() == pytest.approx(seconds)
         if level == "joint":  # every call is of one of the agent's decisions
             seconds = sum(earned["seconds"].sum() for earned in infos["earned"])
             assert inner.completed()[1]["node_latency_s"].sum() == pytest.approx(seconds)
