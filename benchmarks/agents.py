@@ -1,12 +1,13 @@
 """The page of the agents: `python -m benchmarks agents [RUN ...]`.
 
-Table and picture of a training in docs/agents.md come from `trainings.csv` of
+Table and picture of a training in docs/agents.md come from `trainings.csv.gz` of
 `benchmarks/records/agents`: metrics of every training of `ppo_lagrangian`, an update a row.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,13 +19,13 @@ from benchmarks.pages import RULE, csv_text, refresh, save_all, table
 from benchmarks.results import RECORDS
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.tracker import METRICS, read_metrics
-from inframind_gym.files import replace_text
+from inframind_gym.files import replace_bytes
 from inframind_gym.policies import checkpoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TRAININGS: Final = Path("agents", "trainings.csv")  # in the folder of records
+TRAININGS: Final = Path("agents", "trainings.csv.gz")  # in the folder of records
 LOADS: Final = (0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.25)
 CURVES: Final = {  # of a training: title
     "charts/goodput": "goodput",
@@ -40,7 +41,7 @@ Rows = list[dict[str, str]]
 
 def read(records: Path = RECORDS) -> Rows:
     """Return the rows of the record."""
-    with (records / TRAININGS).open(encoding="utf-8", newline="") as file:
+    with gzip.open(records / TRAININGS, "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -76,7 +77,7 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
     rows = [row for row in before if row["run"] not in named] + rows
     kinds = list(dict.fromkeys(_kind(row["run"]) for row in rows))
     rows.sort(key=lambda row: (kinds.index(_kind(row["run"])), row["run"]))
-    replace_text(records / TRAININGS, csv_text(rows))
+    replace_bytes(records / TRAININGS, gzip.compress(csv_text(rows).encode(), mtime=0))
 
 
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
