@@ -56,6 +56,10 @@ TAKEN: Final = (
 )
 
 
+class CheckFailedError(InfraMindError):
+    """A target that can be read but is not right; the message is the lines that say so."""
+
+
 def command(
     target: Annotated[
         str,
@@ -75,7 +79,11 @@ def command(
     """Say what a file, a folder or a policy is and holds, or what is wrong with it."""
     with friendly():
         kind, name = (None, target) if of_kind is None else (target, of_kind)
-        lines = check(name, kind, packages=[part for part in packages.split(",") if part])
+        try:
+            lines = check(name, kind, packages=[part for part in packages.split(",") if part])
+        except CheckFailedError as error:
+            typer.echo(error)
+            raise typer.Exit(1) from None
         typer.echo("\n  ".join(lines))
 
 
@@ -92,8 +100,8 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
         Lines that say what it is and what it holds.
 
     Raises:
-        InfraMindError: It cannot be used, there is nothing of that name or kind, or a reference
-            answer of the tasks fails.
+        InfraMindError: It cannot be used, or there is nothing of that name or kind.
+        CheckFailedError: A reference answer of the tasks fails.
     """
     if kind is None and target == "install":
         return [f"inframind-gym {version('inframind-gym')}, {_PACKAGE}", jit.described()]
@@ -125,7 +133,7 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
             share, failed = check_tasks(target, packages)
             lines += [f"{target}: {share}", *failed]
             if failed:
-                raise ConfigError("\n  ".join(lines))
+                raise CheckFailedError("\n  ".join(lines))
         elif one == "policies":
             lines += [_policy(target)]
         else:

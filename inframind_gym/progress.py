@@ -8,58 +8,63 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
     from rich.table import Table
 
 _LINE_EVERY_S = 10.0
 
 
 class ProgressReport:
-    """Counter of the parts of long work that are done, some by earlier runs; a context manager.
-
-    It is a bar on a terminal, and else a line now and then.
-    """
+    """Counter of the parts of long work that are done, some by earlier runs; a context manager."""
 
     def __init__(self, total: int, done: int, what: str, unit: str) -> None:
         from rich import progress as bars
         from rich.console import Console
 
+        self._what, self._unit, self._note = what, unit, ""
+        self._total, self._count, self._start = total, done, done
+        self._began = self._printed = time.monotonic()
         console = Console(stderr=True)
-        self._what, self._unit, self._printed = what, unit, time.monotonic()
-        self._bar = bars.Progress(
-            bars.TextColumn("{task.description}"),
-            bars.BarColumn(bar_width=None),
-            bars.TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
-            bars.TimeElapsedColumn(),
-            bars.TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-            get_time=time.monotonic,
-            speed_estimate_period=1e9,  # over all of it
-        )
-        self._bar.add_task(what, total=total, completed=done)
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            self._bar = bars.Progress(
+                bars.TextColumn("{task.description}"),
+                bars.BarColumn(bar_width=None),
+                bars.TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
+                bars.TimeElapsedColumn(),
+                bars.TimeRemainingColumn(),
+                console=console,
+                transient=True,
+            )
+            self._task = self._bar.add_task(what, total=total, completed=done)
 
     def advance(self, count: int, note: str = "") -> None:
         """Count parts that are done; the note, such as the last figures, stands beside them."""
-        (task,) = self._bar.tasks
-        text = f"{self._what}; {note}" if note else self._what
-        self._bar.update(task.id, advance=count, description=text)
-        if self._bar.disable and time.monotonic() - self._printed > _LINE_EVERY_S:
-            self._printed = time.monotonic()
-            left = task.time_remaining
-            say(
-                f"{self._what}: {task.percentage:.0f} % ({task.completed:,.0f}/{task.total:,.0f} "
-                f"{self._unit}), {task.elapsed:.0f} s"
-                + ("" if left is None else f", about {left:.0f} s left")
-                + (f"; {note}" if note else "")
-            )
+        self._count += count
+        self._total = max(self._total, self._count)  # a last batch may be larger than what is left
+        self._note = f"; {note}" if note else ""
+        if self._bar is not None:
+            self._bar.update(self._task, advance=count, description=self._what + self._note)
+        elif time.monotonic() - self._printed > _LINE_EVERY_S:
+            self._line()
+
+    def _line(self) -> None:
+        self._printed = time.monotonic()
+        spent_s = self._printed - self._began
+        line = f"{self._what}: {100 * self._count / max(self._total, 1):.0f} %"
+        line += f" ({self._count:,}/{self._total:,} {self._unit}), {spent_s:.0f} s"
+        if (new := self._count - self._start) > 0.02 * (self._total - self._start):
+            line += f", about {spent_s * (self._total - self._count) / new:.0f} s left"
+        say(line + self._note)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
 
 def say(message: str, end: str = "\n") -> None:

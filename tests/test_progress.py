@@ -17,4 +17,4 @@ def test_lines_of_long_work(
             report.advance(200)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "embedding: 67 % (400/600 texts), 12 s, about 8 s left\n"
+    assert captured.err == "embedding: 67 % (400/600 texts), 12 s, about 6 s left\n"

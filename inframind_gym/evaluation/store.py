@@ -315,21 +315,13 @@ def _listed(metadata: Any) -> tuple[list[str], list[dict[str, Any]]]:
     return fields, cells
 
 
-def _read(path: Path, family: type[Suite]) -> list[Finished] | None:
-    """Return the cells of a file; None if it is damaged."""
+def _read(path: Path) -> tuple[pa.Table, list[str], list[dict[str, Any]]]:
+    """Return the table of a file, its fields and cells; raises one of _UNREADABLE."""
     import pyarrow.parquet as pq
 
-    try:
-        table = pq.ParquetFile(path, page_checksum_verification=True).read()
-        fields, cells = _listed(table.schema.metadata)
-        table, start, found = table.select([*fields, "cell"]), 0, []
-        for one in cells:
-            rows = _Stored(table.slice(start, one["rows"]), fields)
-            found.append(Finished(family.read_cell(one["cell"]), one["id"], rows, one["digest"]))
-            start += one["rows"]
-        return found
-    except _UNREADABLE:
-        return None
+    table = pq.ParquetFile(path, page_checksum_verification=True).read()
+    fields, cells = _listed(table.schema.metadata)
+    return table.select([*fields, "cell"]), fields, cells  # a KeyError where one is missing
 
 
 def read_cells(folder: Path) -> Iterator[Finished | None]:
@@ -341,9 +333,18 @@ def read_cells(folder: Path) -> Iterator[Finished | None]:
         ConfigError: `run.json` cannot be used.
     """
     family = family_of(read_header(folder)["suite"])
-    batches = [_read(path, family) for path in sorted((folder / RECORDS).glob("*.parquet"))]
-    yield from (None for batch in batches if batch is None)
-    finished = [one for batch in batches for one in batch or ()]
+    finished: list[Finished] = []
+    for path in sorted((folder / RECORDS).glob("*.parquet")):
+        try:
+            table, fields, cells = _read(path)
+            start, here = 0, []
+            for one in cells:
+                rows = _Stored(table.slice(start, one["rows"]), fields)
+                here.append(Finished(family.read_cell(one["cell"]), one["id"], rows, one["digest"]))
+                start += one["rows"]
+            finished += here
+        except _UNREADABLE:
+            yield None
     yield from sorted(finished, key=lambda one: one.cell.sort_key)
 
 
@@ -403,10 +404,10 @@ class ResultStore:
         """Read what earlier runs have finished, and merge the header with theirs."""
         damaged, header, family = [], self.header, family_of(self.header["suite"])
         for path in (self.folder / RECORDS).glob("*.parquet"):
-            if (batch := _read(path, family)) is None:
+            try:  # cells of another family have other coordinates, and are no damage
+                self.finished |= {one["id"] for one in _read(path)[2]}
+            except _UNREADABLE:
                 damaged.append(path)
-            else:
-                self.finished.update(one.cell_id for one in batch)
         if (self.folder / HEADER).exists():
             old = read_header(self.folder)
             differing = differences(old, header)

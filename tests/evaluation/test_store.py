@@ -131,6 +131,14 @@ def test_runs_of_other_policies_and_seeds_join_a_folder(folder: Path) -> None:
     assert load_results(folder).missing == {"bad": [more.where]}
 
 
+def test_a_run_of_another_family_leaves_results_alone(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in (folder / RECORDS).iterdir()}
+    other = header(suite={"name": "s", "kind": "token_budget", "policies": []}, settings={"n": 1})
+    with pytest.raises(ConfigError, match="other settings"):
+        ResultStore(folder, other).__enter__()
+    assert {path: path.read_bytes() for path in (folder / RECORDS).iterdir()} == before
+
+
 def test_two_runs_cannot_share_a_folder(folder: Path) -> None:
     other = ResultStore(folder, header())
     with ResultStore(folder, header()), pytest.raises(ConfigError, match="in use"):

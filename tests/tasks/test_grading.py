@@ -395,10 +395,10 @@ def task(number: int, tests: str, reference: str) -> str:
         (
             [(tests, ADDS) for tests in (
                 "assert f(1) == 2", "assert f(1) == 3", "import nothing_there",
-            )], [], 2,
+            )], [], 1,
             ["1 of 3 reference answers pass (33.3 %)", "code 1: AssertionError", "task '2': its"],
         ),
-        (IMPORTS, ["--packages", ""], 2, ["they may import the standard library and no package"]),
+        (IMPORTS, ["--packages", ""], 1, ["they may import the standard library and no package"]),
         ([], [], 2, ["the task files hold no task"]),
     ],
 )  # fmt: skip
