@@ -12,7 +12,6 @@ from baselines.gptswarm import learn_edges, train
 from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.simple import edges_of, load_swarm
 from inframind_gym.train import read_config
-from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
 SETTINGS = read_config("gptswarm")[1]
 SMALL = SETTINGS.model_copy(
@@ -68,16 +67,3 @@ def test_a_training_makes_a_file_that_can_be_played(tmp_path: Path) -> None:
     policy = resolve_policy(f"gptswarm:{path}")
     assert policy.name == f"gptswarm:{path}"
     assert policy.requires["planner"]["edges"] == [list(edge) for edge in swarm.edges]
-
-
-def test_every_node_asks_its_model_or_the_next_that_is_up() -> None:
-    policy = resolve_policy("gptswarm")
-    spec = make_spec()
-    policy.reset(spec, range(5))
-    contexts = make_contexts(5, node=range(5), num_nodes=5, num_agents=5)
-    actions = np.array(act_all(policy, observe(spec, n=5), contexts))
-    assert (actions // 3).tolist() == [0, 1, 2, 3, 4]
-    assert (actions % 3 == spec.strategy_index("Concise")).all()
-    contexts["models_up"] = 0b01110
-    actions = np.array(act_all(policy, observe(spec, n=5), contexts))
-    assert (actions // 3).tolist() == [1, 1, 2, 3, 1]

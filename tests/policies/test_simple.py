@@ -1,17 +1,19 @@
-"""What each baseline chooses, on cases that a person can check by hand."""
+"""What each rule chooses, on cases that a person can check by hand."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.policies import policy_names, requires_of, resolve_policy
+from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.base import draw_from
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
-from tests.policies.synthetic import act_all, make_contexts, make_spec, observe, random_run
+from tests.policies.synthetic import act_all, make_contexts, make_spec, observe
 
-N = 4000
+FLASH, CONCISE = 0, 1
 DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B = range(5)
 
 
@@ -139,40 +141,75 @@ def test_budget_greedy_shares_the_budget_over_the_stages_left(
     assert ready("budget_greedy").stages_left(contexts).tolist() == [stages]
 
 
-def test_moa_asks_every_model_once_the_aggregator_first() -> None:
-    spec = make_spec()
-    contexts = make_contexts(5, node=range(5), num_nodes=5, num_agents=5)
-    policy = ready("moa", rows=5)
-    assert policy.requires == {"planner": {"topology": "IO", "num_agents": 5}}
-    models, strategies = models_and_strategies(policy, observe(spec, n=5), contexts)
-    assert models.tolist() == [DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B]
-    assert (strategies == 1).all()
-    contexts["models_up"] = 0b11001
-    models, _ = models_and_strategies(policy, observe(spec, n=5), contexts)
-    assert models.tolist() == [DEEPSEEK, LLAMA_8B, LLAMA_8B, LLAMA_8B, LLAMA_3B]
+@pytest.mark.parametrize(
+    ("name", "up", "chosen"),
+    [
+        ("moa", 0b11111, [DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B]),  # the aggregator first
+        ("moa", 0b11001, [DEEPSEEK, LLAMA_8B, LLAMA_8B, LLAMA_8B, LLAMA_3B]),
+        ("gptswarm", 0b11111, [DEEPSEEK, MISTRAL, QWEN, LLAMA_8B, LLAMA_3B]),
+        ("gptswarm", 0b01110, [MISTRAL, MISTRAL, QWEN, LLAMA_8B, MISTRAL]),
+    ],
+)
+def test_every_node_asks_its_model_or_the_next_that_is_up(name, up, chosen) -> None:
+    fields = {"node": range(5), "num_nodes": 5, "num_agents": 5, "models_up": up}
+    policy = ready(name, rows=5)
+    assert policy.requires["planner"]["num_agents"] == 5
+    found = models_and_strategies(policy, observe(make_spec(), n=5), make_contexts(5, **fields))
+    assert found[0].tolist() == chosen and (found[1] == CONCISE).all()
 
 
-# Those that play in any spec; others need embeddings, plan, or count their own calls.
-PLAIN = [
-    name
-    for name in policy_names()
-    if not name.startswith(("sb3_", "fixed_recipe", "planned"))
-    and not {"level", "system_features"} & set(requires_of(resolve_policy(name)))
-]
+# Rules that count their own calls in flight
 
 
-@pytest.mark.parametrize("name", [*PLAIN, "static:deepseek-32b:DeepThink"])
-def test_one_model_up_takes_all_and_none_up_is_no_error(name) -> None:
-    spec = make_spec()
-    policy = ready(name, rows=7)
-    observations, contexts = random_run(spec, 7, 4)[3]
-    for model in range(5):
-        contexts["models_up"] = 1 << model
-        models, _ = models_and_strategies(policy, observations, contexts)
-        assert (models == model).all()
-    contexts["models_up"] = 0
-    models, _ = models_and_strategies(policy, observations, contexts)
-    assert ((models >= 0) & (models < 5)).all()
+def routes(
+    name: str, in_flight: list[list[float]], gpu: Sequence[int] = range(5), **context: object
+) -> tuple[list[int], ...]:
+    """Models and strategies that a rule picks for rows with these calls in flight."""
+    spec, n = make_spec(system_features=("in_flight",), gpu=np.array(gpu)), len(in_flight)
+    observations = np.zeros((n, spec.layout.size), np.float32)
+    observations[:, spec.layout.system("in_flight")] = np.array(in_flight) / spec.queue_norm
+    policy = ready(name, spec, n)
+    models, strategies = models_and_strategies(policy, observations, make_contexts(n, **context))
+    return models.tolist(), strategies.tolist()
+
+
+def test_jsq_joins_the_shortest_queue() -> None:
+    assert routes("jsq", [[3, 2, 1, 2, 3], [0, 1, 1, 1, 1]]) == ([2, 0], [CONCISE, CONCISE])
+
+
+def test_sq2_takes_the_shorter_of_two_drawn_queues() -> None:
+    in_flight = [[1.0, 2.0, 3.0, 4.0, 5.0]] * 400
+    shares = np.bincount(routes("sq2", in_flight)[0], minlength=5) / 400
+    # The shortest of five is taken whenever it is drawn (2/5), the longest never.
+    np.testing.assert_allclose(shares, [0.4, 0.3, 0.2, 0.1, 0.0], atol=0.07)
+    one_up = routes("sq2", in_flight[:20], models_up=1 << 4)[0]
+    assert set(one_up) == {4}
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "budget_s", "model", "strategy"),
+    [
+        ([0, 0, 0, 0, 0], 1000.0, 0, CONCISE),  # the strongest
+        ([16, 0, 0, 0, 0], 1000.0, 1, CONCISE),  # it is full: the next
+        ([0, 0, 0, 0, 0], 30.0, 1, CONCISE),  # it takes 90 s: too slow
+        ([16, 16, 16, 16, 16], 1000.0, 4, FLASH),  # none has room: the fastest
+        ([0, 0, 0, 0, 0], 1.0, 4, FLASH),  # none makes the deadline
+    ],
+)
+def test_spill_overflows_to_the_next_server(
+    in_flight: list[float], budget_s: float, model: int, strategy: int
+) -> None:
+    assert routes("spill", [in_flight], budget_s=budget_s) == ([model], [strategy])
+
+
+def test_backpressure_leaves_a_queue_that_costs_more_than_an_answer_is_worth() -> None:
+    idle, busy = [0.0] * 5, [40.0, 0.0, 0.0, 0.0, 0.0]
+    assert routes("backpressure", [idle, busy], budget_s=1e6)[0] == [0, 1]
+    assert routes("backpressure", [busy, busy], gpu=[0, 0, 1, 2, 3], budget_s=1e6)[0] == [2, 2]
+    assert routes("backpressure", [idle], budget_s=4.0)[0] == [4]  # alone makes the deadline
+    few = [[4.0, 0.0, 0.0, 0.0, 0.0]]
+    assert routes("backpressure:1", few, budget_s=1e6)[0] == [1]
+    assert routes("backpressure:10000", few, budget_s=1e6)[0] == [0]
 
 
 @pytest.mark.parametrize(
@@ -181,8 +218,9 @@ def test_one_model_up_takes_all_and_none_up_is_no_error(name) -> None:
         ("static:qwen-14:Flash", r"unknown model 'qwen-14'\. Did you mean 'qwen-14b'"),
         ("static:qwen-14b:Flush", r"unknown strategy 'Flush'\. Did you mean 'Flash'"),
         ("round_robin:concise", r"Did you mean 'Concise'"),
+        ("backpressure:-1", "from 0 to 10000"),
     ],
 )
-def test_unknown_models_and_strategies(name, message) -> None:
+def test_wrong_arguments_of_names(name, message) -> None:
     with pytest.raises(ConfigError, match=message):
         ready(name)
