@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from inframind_gym.simulator.server.pool import ServerCard, StepCost
 from inframind_gym.simulator.server.state import card_record
 from tests.simulator.reference import ReferenceKernel, RefRequest, RefServer
 from tests.simulator.vllm_scheduler.scenarios import Scenario
-from tests.simulator.vllm_scheduler.traces import Decision, Served, Trace
+from tests.simulator.vllm_scheduler.traces import Decision, Trace
 
 UNIT_STEP: Final = StepCost(base_s=1.0)  # every step takes a second
 # Every term of the cost counts, so that hardly a step can pass for another.
@@ -28,27 +28,34 @@ REAL_STEP: Final = StepCost(
 )
 
 
-def check_decisions(trace: Trace, seed: int) -> None:
-    """The reference does in every step what vLLM's scheduler did."""
-    submit_s = [request.submit_s for request in trace.serve(UNIT_STEP, seed)]
-    decisions, _ = reference_run(trace.scenario, UNIT_STEP, submit_s)
-    assert decisions == trace.decisions, trace.scenario.server
+def check(trace: Trace, seed: int) -> None:
+    """The reference does in every step what vLLM's scheduler did; the compiled kernel agrees.
+
+    The latter jumps over stretches of steps: it is held against the reference's times, also where
+    steps have a real cost.
+    """
+    scenario, submit_s = trace.scenario, trace.submissions(seed)
+    decisions, expected = reference_run(scenario, UNIT_STEP, submit_s)
+    assert decisions == trace.decisions, scenario.server
+    check_times(scenario, UNIT_STEP, expected)
+    check_times(scenario, REAL_STEP, reference_run(scenario, REAL_STEP, submit_s)[1])
 
 
-def check_times(trace: Trace, seed: int) -> None:
-    """Both kernels serve requests when vLLM's steps would at a real cost, stretches merged."""
-    scenario, expected = trace.scenario, trace.serve(REAL_STEP, seed)
-    submit_s = [request.submit_s for request in expected]
-    _, by_reference = reference_run(scenario, REAL_STEP, submit_s)
-    for served in (compiled_serve(scenario, REAL_STEP, submit_s), by_reference):
-        for want, have in zip(expected, served, strict=True):
-            assert astuple(have) == pytest.approx(astuple(want), abs=1e-9), scenario.server
-
-
-def priorities(scenario: Scenario) -> list[float]:
-    """What the kernels are told: first come, first served is one priority for all."""
-    fcfs = scenario.server.policy == "fcfs"
-    return [0.0 if fcfs else float(request.priority) for request in scenario.requests]
+def check_times(scenario: Scenario, cost: StepCost, expected: list[RefRequest]) -> None:
+    """The compiled kernel serves the requests when the reference did."""
+    limits = limits_of(scenario)
+    max_model_len = (limits["num_kv_blocks"] - 1) * limits["block_size"]
+    served = replay_requests(
+        card_record(ServerCard(**limits, max_model_len=max_model_len, step=cost)),
+        np.zeros(len(expected)),
+        [request.submit_s for request in expected],
+        [request.prompt_tokens for request in expected],
+        [request.output_tokens for request in expected],
+        [request.priority for request in expected],
+    )
+    for field in served.dtype.names or ():
+        wanted = [getattr(request, field) for request in expected]
+        assert served[field] == pytest.approx(wanted, abs=1e-9), scenario.server
 
 
 def limits_of(scenario: Scenario) -> dict[str, Any]:
@@ -56,36 +63,22 @@ def limits_of(scenario: Scenario) -> dict[str, Any]:
     return {k: v for k, v in asdict(scenario.server).items() if k != "policy"}
 
 
-def compiled_serve(scenario: Scenario, cost: StepCost, submit_s: list[float]) -> list[Served]:
-    """The requests' fates according to the compiled kernel, which jumps over stretches of steps."""
-    limits = limits_of(scenario)
-    max_model_len = (limits["num_kv_blocks"] - 1) * limits["block_size"]
-    out = replay_requests(
-        card_record(ServerCard(**limits, max_model_len=max_model_len, step=cost)),
-        np.zeros(len(submit_s)),
-        submit_s,
-        [request.prompt_tokens for request in scenario.requests],
-        [request.output_tokens for request in scenario.requests],
-        priorities(scenario),
-    )
-    return [Served(at_s, *row.item()) for at_s, row in zip(submit_s, out, strict=True)]
-
-
 def reference_run(
     scenario: Scenario, cost: StepCost, submit_s: list[float]
-) -> tuple[list[Decision], list[Served]]:
-    """What the reference decides in each step, and the requests' fates."""
+) -> tuple[list[Decision], list[RefRequest]]:
+    """What the reference decides in each step, and the requests as it has served them."""
     kernel = ReferenceKernel([RefServer(**limits_of(scenario), **cost.model_dump())])
+    fcfs = scenario.server.policy == "fcfs"  # one priority for all
     requests = kernel.run(
         RefRequest(
             id=i,
             server=0,
             submit_s=submit_s[i],
-            priority=priority,
-            prompt_tokens=scenario.requests[i].prompt_tokens,
-            output_tokens=scenario.requests[i].output_tokens,
+            priority=0.0 if fcfs else float(request.priority),
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
         )
-        for i, priority in enumerate(priorities(scenario))
+        for i, request in enumerate(scenario.requests)
     )
     ends: dict[float, list[int]] = {}
     for request in requests:
@@ -100,7 +93,4 @@ def reference_run(
         )
         for step in kernel.steps[0]
     ]
-    served = [
-        Served(r.submit_s, r.admitted_s, r.first_token_s, r.finish_s, r.evictions) for r in requests
-    ]
-    return decisions, served
+    return decisions, requests

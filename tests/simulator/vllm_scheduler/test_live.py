@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.simulator.vllm_scheduler.agreement import check_decisions, check_times
+from tests.simulator.vllm_scheduler.agreement import check
 from tests.simulator.vllm_scheduler.rerecord import RECORDED_SCENARIOS, VLLM_PYTHON, record
 from tests.simulator.vllm_scheduler.scenarios import random_scenarios
 from tests.simulator.vllm_scheduler.traces import read_traces, recorded_lines
@@ -39,5 +39,4 @@ def test_our_kernels_decide_as_vllm_on_fresh_scenarios() -> None:
     traces = read_traces(record(random_scenarios(seeds)))
     print(f"INFRAMIND_LIVE_SEED={day}: {len(traces)} scenarios")  # shown if one of them fails
     for trace in traces:
-        check_decisions(trace, day)
-        check_times(trace, day)
+        check(trace, day)

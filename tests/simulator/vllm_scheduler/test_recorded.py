@@ -9,24 +9,17 @@ import json
 
 import pytest
 
-from tests.simulator.vllm_scheduler.agreement import check_decisions, check_times
+from tests.simulator.vllm_scheduler.agreement import check
 from tests.simulator.vllm_scheduler.rerecord import RECORDED_SCENARIOS
 from tests.simulator.vllm_scheduler.traces import Trace, read_traces, recorded_lines
 
 LINES = recorded_lines()
 TRACES = read_traces(LINES)
 
-each_trace = pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.scenario.name)
 
-
-@each_trace
-def test_the_reference_decides_as_vllm(trace: Trace) -> None:
-    check_decisions(trace, seed=1)
-
-
-@each_trace
-def test_requests_are_served_when_steps_like_vllms_would(trace: Trace) -> None:
-    check_times(trace, seed=2)
+@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.scenario.name)
+def test_our_kernels_decide_as_vllm(trace: Trace) -> None:
+    check(trace, seed=1)
 
 
 def test_the_recording_is_of_these_scenarios_and_one_version() -> None:

@@ -1,4 +1,4 @@
-"""Recorded decisions of vLLM's scheduler: the file, what is in it, and when things happened."""
+"""Recorded decisions of vLLM's scheduler: the file, what is in it, and when requests came."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from inframind_gym.simulator.server.pool import StepCost
 from tests.simulator.vllm_scheduler.scenarios import Scenario, from_json
 
 RECORDED: Final = Path(__file__).with_name("traces.jsonl.gz")
@@ -43,26 +42,6 @@ class Call:
     decision: Decision
 
 
-@dataclass
-class Served:
-    """What became of a request, and when."""
-
-    submit_s: float = math.nan
-    admitted_s: float = math.nan  # start of the step that first served it
-    first_token_s: float = math.nan
-    finish_s: float = math.nan
-    evictions: int = 0
-
-
-@dataclass
-class _Progress:
-    """How far a request has come."""
-
-    prefill_tokens: int = 0  # to be in the cache before it emits its next token
-    computed: int = 0
-    emitted: int = 0
-
-
 @dataclass(frozen=True)
 class Trace:
     """A scenario, and all that vLLM's scheduler decided in it."""
@@ -75,22 +54,19 @@ class Trace:
         """Without the calls that found nothing to do."""
         return [c.decision for c in self.calls if c.decision.chunks or c.decision.evicted]
 
-    def serve(self, cost: StepCost, seed: int) -> list[Served]:
-        """The requests' fates on a server whose steps cost so much. A step without tokens is free.
+    def submissions(self, seed: int) -> list[float]:
+        """When the requests are submitted (s), where a step takes a second if it computes tokens.
 
         A request is submitted at a random instant (`seed`) between two calls of `schedule`: the
         last one that did not see it and the one that did.
         """
         rng = np.random.default_rng(seed)
-        requests = self.scenario.requests
-        served = [Served() for _ in requests]
-        progress = [_Progress() for _ in requests]
+        submit_s = [math.nan] * len(self.scenario.requests)
         unfinished = 0
         last_s = 0.0  # submission
         start_s = end_s = 0.0  # of the last step that computed something
         unseen_s = seen_s = -1.0  # submissions after the one and not after the other are seen now
         for call in self.calls:
-            decision = call.decision
             idle = unfinished == 0 and not call.overlaps
             now_s = start_s if call.overlaps else end_s + (float(rng.integers(1, 9)) if idle else 0)
             if now_s > seen_s:
@@ -99,47 +75,12 @@ class Trace:
             for i, part in zip(call.submitted, parts, strict=True):
                 between_s = unseen_s + float(part) * (seen_s - unseen_s)
                 last_s = max(last_s, seen_s if idle else between_s)
-                served[i].submit_s = last_s
-            unfinished += len(call.submitted) - len(decision.finished)
-            for i in decision.evicted:
-                served[i].evictions += 1
-                progress[i].computed = 0
-            if not decision.chunks:
-                continue
-            start_s = max(now_s, end_s)
-            for i in decision.admitted:
-                progress[i].prefill_tokens = requests[i].prompt_tokens + progress[i].emitted
-                progress[i].computed = decision.computed[i] - decision.chunks[i]
-                if math.isnan(served[i].admitted_s):
-                    served[i].admitted_s = start_s
-            end_s = start_s + step_s(cost, decision.chunks, progress)
-            for i, chunk in decision.chunks.items():
-                progress[i].computed += chunk
-                if progress[i].computed >= progress[i].prefill_tokens:
-                    progress[i].emitted += 1
-                    if progress[i].emitted == 1:
-                        served[i].first_token_s = end_s
-            for i in decision.finished:
-                served[i].finish_s = end_s
-        return served
-
-
-def step_s(cost: StepCost, chunks: dict[int, int], progress: list[_Progress]) -> float:
-    """Duration of a step that computes `chunks` tokens (`StepCost`)."""
-    new_tokens = sum(chunks.values())
-    attention = sum(
-        chunk * (progress[i].computed + chunk)
-        for i, chunk in chunks.items()
-        if progress[i].computed < progress[i].prefill_tokens
-    )
-    power = cost.roofline_power
-    return (
-        (cost.base_s**power + (cost.per_new_token_s * new_tokens) ** power) ** (1.0 / power)
-        + cost.per_seq_s * len(chunks)
-        + cost.per_kv_token_s * sum(progress[i].computed for i in chunks)
-        + cost.per_attention_unit_s * attention
-        + cost.sparse_s * (1.0 - math.exp(-new_tokens / cost.sparse_tokens))
-    )
+                submit_s[i] = last_s
+            unfinished += len(call.submitted) - len(call.decision.finished)
+            if call.decision.chunks:
+                start_s = max(now_s, end_s)
+                end_s = start_s + 1.0
+        return submit_s
 
 
 def read_traces(lines: Iterable[str]) -> list[Trace]:
