@@ -196,8 +196,14 @@ class Items(list):  # type: ignore[type-arg]
     """Items of an iterator or a view: it can be iterated over, and equals no list."""
 
     __hash__ = None
-    __eq__ = object.__eq__
-    __ne__ = object.__ne__
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same object; without a "no", Python would ask the list."""
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        """Return whether they are two objects."""
+        return self is not other
 
 
 class Opaque:

@@ -180,6 +180,26 @@ def test_what_the_sandbox_says_it_judges_wrong(
     assert re.search(reason, verdict.reason)
 
 
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        ("def f(n): return range(n)", "assert f(2) == [0, 1]"),
+        ("def f(n): return {n: 2}.keys()", "assert [f(1)] == [[1]]"),
+        ("def f(n): return map(int, [n])", "assert f(1) in [[1], [2]]"),
+        ("def f(n): yield n", "assert [1] == f(1)"),
+        ("def f(n): yield n", "assert f(1) != [1]"),
+        ("def f(n): yield n", "assert list(f(1)) == [1]"),
+    ],
+)
+def test_asserts_are_decided_as_python_does(sandbox: Sandbox, code: str, tests: str) -> None:
+    try:
+        exec(f"{code}\n{tests}", {})
+        holds = True
+    except AssertionError:
+        holds = False
+    assert sandbox.run_tests(code, asks(tests)).passed is holds
+
+
 def test_the_tests_of_legal_styles_can_fail(sandbox: Sandbox) -> None:
     """None of them passes an answer whose names are all there and do nothing."""
 
