@@ -27,17 +27,17 @@ def routing(policy: str, *place: Any) -> Cell:
 
 def header(**changes: Any) -> dict[str, Any]:
     content: dict[str, Any] = {
-        "settings": {"num_queries": 50},
+        "settings": {"num_queries": 50, "simulator": 2},
+        "packages": {},
+        "python": "3.11",
         "machine": {"processor": "a processor", "cores": 2},
         "policies": {"good": {"version": 1}, "bad": {"version": 1}},
         "workloads": {"w": "1"},
         "suite": {
-            **{
-                "name": "synthetic",
-                "policies": ["good", "bad"],
-                "pool": "b200-2gpu",
-                "tasks": "builtin",
-            },
+            "name": "synthetic",
+            "policies": ["good", "bad"],
+            "pool": "b200-2gpu",
+            "tasks": "builtin",
             "backend": "surrogate",
         },
         "names": {
@@ -45,7 +45,7 @@ def header(**changes: Any) -> dict[str, Any]:
             "strategies": list(STRATEGIES),
             "topologies": list(TOPOLOGIES),
         },
-        "runs": [{}],
+        "runs": [{"command": ["inframind"]}],
         "planned": {},
         "left_out": {},
         "bounds": [],

@@ -43,54 +43,55 @@ def bound(good: Any, drawn_s: tuple[float, ...] = (10.0,), gpus: int = 1) -> Ste
     return SteadyBound(cast(Informed, informed), drawn_s)
 
 
-def test_the_work_that_arrives_in_a_second_fits_into_a_second() -> None:
-    one = bound([[[0.5]], [[0.9]]])
-    assert one.reach.tolist() == [0.9]
-    assert one.plan(0.01).score == pytest.approx(0.9)
-    half = one.plan(60.0 / 2.5)  # 2.5 s a query: half of them may cost 4
-    assert (half.score, half.work_s) == pytest.approx((0.7, 2.5))
-    assert one.plan(60.0).score == pytest.approx(0.5)
-    assert one.plan(120.0).score == pytest.approx(0.25)  # half of the queries are dropped
+PLAIN = [[[0.5]], [[0.9]]]  # of the cheap recipe and the dear one
+QUARTER = ([[[0.4, 0.6]], [[0.8, 0.6]]], (10.0, 20.0, 20.0, 20.0))  # has 10 s, the others 20 s
+EQUAL = ([[[0.4, 0.6]], [[0.4, 0.6]]], (10.0, 20.0))
+
+
+@pytest.mark.parametrize(
+    ("toy", "rate_per_min", "options", "score"),
+    [
+        ((PLAIN,), 0.01, {}, 0.9),
+        ((PLAIN,), 60.0 / 2.5, {}, 0.7),  # 2.5 s a query: half of them may cost 4
+        ((PLAIN,), 60.0, {}, 0.5),
+        ((PLAIN,), 120.0, {}, 0.25),  # half of the queries are dropped
+        ((PLAIN,), 0.01, {"cap_s": 2.5}, 0.7),  # a cap binds like the servers
+        ((PLAIN, (10.0,), 2), 0.01, {"cap_s": 2.0}, 0.5),  # and counts every GPU
+        # Queries count by weight and share; the dear recipe pays for the first quarter alone.
+        (QUARTER, 0.01, {}, 0.25 * 0.8 + 0.75 * 0.6),
+        (QUARTER, 0.01, {"weights": (3.0, 1.0)}, (0.75 * 0.8 + 0.75 * 0.6) / 1.5),
+        (QUARTER, 60.0, {"weights": (3.0, 1.0)}, (0.75 * 0.4 + 0.75 * 0.6) / 1.5),  # all are cheap
+        # The worst budget is as good as all can be; later each has half of its queries.
+        (EQUAL, 0.01, {"worst": True}, 1.0),
+        (EQUAL, 120.0, {"worst": True}, 0.5),
+    ],
+)
+def test_the_work_that_arrives_in_a_second_fits_into_a_second(
+    toy: tuple[Any, ...], rate_per_min: float, options: dict[str, Any], score: float
+) -> None:
+    assert bound(*toy).plan(rate_per_min, **options).score == pytest.approx(score)
+
+
+def test_reach_and_work_of_a_plan() -> None:
+    assert bound(PLAIN).reach.tolist() == [0.9]
+    np.testing.assert_allclose(bound(*QUARTER).reach, [0.8, 0.6])
+    assert bound(PLAIN).plan(60.0 / 2.5).work_s == pytest.approx(2.5)
+    assert bound(PLAIN, gpus=2).plan(0.01, cap_s=2.0).work_s == pytest.approx(2.0)
 
 
 def test_arrivals_have_the_bound_of_the_times_at_which_they_come() -> None:
     """A hundred at once have 20 s of work until their budget ends; a late one has all it wants."""
-    one = bound([[[0.5]], [[0.9]]])
+    one = bound(PLAIN)
     assert one.of_arrivals(np.arange(0.5, 240.0) * 2.5) == pytest.approx(0.7, abs=0.003)
     burst = np.append(np.full(100, 5.0), 95.0)
     assert one.of_arrivals(burst) == pytest.approx((20 * 0.5 + 0.9) / 101, abs=0.001)
-    patient = bound([[[0.5]], [[0.9]]], (40.0,)).of_arrivals(burst)  # 50 s of work
+    patient = bound(PLAIN, (40.0,)).of_arrivals(burst)  # 50 s of work
     assert patient == pytest.approx((50 * 0.5 + 0.9) / 101, abs=0.001)
 
 
 def test_capacity_is_where_nine_tenths_are_left() -> None:
     """0.81 of 0.9: 77.5 % of the queries are dear, 3.325 s each."""
-    assert bound([[[0.5]], [[0.9]]]).capacity_per_min() == pytest.approx(60.0 / 3.325, rel=0.003)
-
-
-def test_a_cap_binds_like_the_servers_and_counts_every_gpu() -> None:
-    assert bound([[[0.5]], [[0.9]]]).plan(0.01, cap_s=2.5).score == pytest.approx(0.7)
-    two = bound([[[0.5]], [[0.9]]], gpus=2).plan(0.01, cap_s=2.0)
-    assert (two.score, two.work_s) == pytest.approx((0.5, 2.0))
-
-
-def test_queries_count_by_weight_and_share() -> None:
-    """A quarter of the queries has 10 s and weight 3; the dear recipe pays for them alone."""
-    good = [[[0.4, 0.6]], [[0.8, 0.6]]]
-    two = bound(good, (10.0, 20.0, 20.0, 20.0))
-    np.testing.assert_allclose(two.reach, [0.8, 0.6])
-    assert two.plan(0.01).score == pytest.approx(0.25 * 0.8 + 0.75 * 0.6)
-    weighted = two.plan(0.01, weights=(3.0, 1.0)).score
-    assert weighted == pytest.approx((0.75 * 0.8 + 0.75 * 0.6) / 1.5)
-    tight = two.plan(60.0, weights=(3.0, 1.0)).score  # 1 s each: all are cheap
-    assert tight == pytest.approx((0.75 * 0.4 + 0.75 * 0.6) / 1.5)
-
-
-def test_the_worst_budget_is_as_good_as_all_can_be() -> None:
-    """With half of the work that cheap recipes take, each budget gets half of its queries."""
-    two = bound([[[0.4, 0.6]], [[0.4, 0.6]]], (10.0, 20.0))
-    assert two.plan(0.01, worst=True).score == pytest.approx(1.0)
-    assert two.plan(120.0, worst=True).score == pytest.approx(0.5)
+    assert bound(PLAIN).capacity_per_min() == pytest.approx(60.0 / 3.325, rel=0.003)
 
 
 def test_bounds_are_computed_again_at_capacities_that_stay(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_bounds_are_computed_again_at_capacities_that_stay(tmp_path: Path) -> No
     )
 
     def toy(scenario: Any) -> SteadyBound:
-        return bound([[[0.5]], [[0.9]]])
+        return bound(PLAIN)
 
     written = compute_limits(str(path), bound_of=toy)
     (made,) = load_limits(str(path)).values()

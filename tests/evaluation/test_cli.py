@@ -7,14 +7,6 @@ from typer.testing import CliRunner
 from inframind_gym.evaluation.cli import app
 from tests.evaluation.synthetic_results import drawn, routing, write_folder
 
-CELLS = [routing(p, "w", 10.0, 30.0, seed) for p in ("good", "bad") for seed in range(5)]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "r", CELLS, lambda cell: drawn(cell, 0.7, 1.0))
-    return tmp_path / "r"
-
 
 def call(*arguments: object) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -49,11 +41,7 @@ def test_compare_takes_policies_or_folders(folder: Path) -> None:
     assert json.loads(out)["comparisons"][0]["b"]["policy"] == "good"
 
 
-def test_a_report_is_put_into_its_folder_and_not_overwritten(tmp_path: Path) -> None:
-    folder = tmp_path / "r"
-    made = {"packages": {}, "python": "3.11", "settings": {"num_queries": 50, "simulator": 2}}
-    made |= {"runs": [{"command": ["inframind"]}]}
-    write_folder(folder, CELLS, lambda cell: drawn(cell, 0.7, 1.0), **made)
+def test_a_report_is_put_into_its_folder_and_not_overwritten(folder: Path, tmp_path: Path) -> None:
     code, out, err = call("report", folder)
     assert (code, out, err) == (0, f"{folder / 'report.html'}\n", "")
     (folder / "report.html").write_text("mine")

@@ -11,20 +11,6 @@ import pytest
 
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.tracker import EVENTS, METRICS, track_board
-from tests.evaluation.synthetic_results import drawn, routing, write_folder
-
-CELLS = [
-    routing(policy, "w", rate, 30.0, seed)
-    for policy in ("good", "bad")
-    for rate in (10.0, 100.0)
-    for seed in range(2)
-]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "r", CELLS, lambda cell: drawn(cell, 0.7, 1.0))
-    return tmp_path / "r"
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
