@@ -105,25 +105,22 @@ CARDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Digest:
-    """A running hash of arrays and numbers, with their types and shapes."""
+def _digest_of(*values: Any) -> str:
+    """Return 16 hexadecimal digits of arrays and numbers to the bit, with types and shapes."""
+    state = hashlib.sha256()
 
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+    def add(value: Any) -> None:
+        array = np.asarray(value)
+        if array.dtype.names:
+            for name in array.dtype.names:
+                add(array[name])
+        else:
+            state.update(f"{array.dtype.str}{array.shape}".encode())
+            state.update(np.ascontiguousarray(array).tobytes())
 
-    def add(self, *values: Any) -> None:
-        """Add values in their order; a structured array is added field by field."""
-        for value in values:
-            array = np.asarray(value)
-            if array.dtype.names:
-                self.add(*(array[name] for name in array.dtype.names))
-            else:
-                self._hash.update(f"{array.dtype.str}{array.shape}".encode())
-                self._hash.update(np.ascontiguousarray(array).tobytes())
-
-    def text(self) -> str:
-        """Return the first 16 hexadecimal digits."""
-        return self._hash.hexdigest()[:16]
+    for value in values:
+        add(value)
+    return state.hexdigest()[:16]
 
 
 def _play_random(env_id: str, given: dict[str, Any]) -> str:
@@ -135,9 +132,8 @@ def _play_random(env_id: str, given: dict[str, Any]) -> str:
     generator = np.random.default_rng(7)
     space = env.single_action_space
     highs = np.atleast_1d(space.nvec if hasattr(space, "nvec") else space.n)
-    digest = Digest()
     observations, infos = env.reset(seed=11)
-    digest.add(observations)
+    seen = [observations]
     episodes = np.zeros(2, np.int64)
     enough = 1 if env_id in (STREAM, PLACEMENT) else 12
     while episodes.min() < enough:
@@ -146,12 +142,12 @@ def _play_random(env_id: str, given: dict[str, Any]) -> str:
             draws[generator.random(draws.shape) < 0.8] = 0
         actions = draws if env.action_space.shape != (2,) else draws[:, 0]
         observations, rewards, terminated, truncated, infos = env.step(actions)
-        digest.add(observations, rewards, terminated, truncated, infos["cost"])
+        seen += [observations, rewards, terminated, truncated, infos["cost"]]
         if env_id in ROUTING:
-            digest.add(*inner.completed(), inner.contexts())
+            seen += [*inner.completed(), inner.contexts()]
         episodes += terminated | truncated
     env.close()
-    return digest.text()
+    return _digest_of(*seen)
 
 
 def _replay_server(changes: dict[str, Any]) -> str:
@@ -175,12 +171,13 @@ def _replay_server(changes: dict[str, Any]) -> str:
     times = np.cumsum(generator.exponential(0.05, 300))
     prompts, outputs = generator.integers(1, 400, 300), generator.integers(1, 200, 300)
     priority = generator.integers(0, 50, 300).astype(np.float64)
-    digest = Digest()
-    for order in (None, priority):
-        digest.add(
-            open_loop.replay_requests(card, np.zeros(300, np.int64), times, prompts, outputs, order)
+    server = np.zeros(300, np.int64)
+    return _digest_of(
+        *(
+            open_loop.replay_requests(card, server, times, prompts, outputs, order)
+            for order in (None, priority)
         )
-    return digest.text()
+    )
 
 
 CASES: dict[str, Callable[[], str]] = {

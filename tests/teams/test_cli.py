@@ -121,15 +121,20 @@ def test_without_a_task_a_run_demonstrates() -> None:
     assert f"{change:+.0f}" in line and "+" not in line
 
 
-def test_two_runs_are_compared() -> None:
-    a, b = (
-        json.loads(team("run", "token-budget", "Write.", "--json", "--strategy", name).stdout)
-        for name in ("adaptive", "adaptive_roi_strict")
-    )
+def compared(*commands: tuple[str, ...]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Run two commands; returns what they print and the comparison of their runs."""
+    told = [json.loads(team("run", *words, "--json").stdout) for words in commands]
     with RunStore() as store:
-        result = compare(store, a["run_id"], b["run_id"])
-    tokens, spent = result["numbers"]["cost_report.tokens"], a["cost_report"]["tokens"]
-    change = 100.0 * (b["cost_report"]["tokens"] - spent) / spent
+        a, b = (one.get("run_id") or one["run"] for one in told)
+        return told, compare(store, a, b)
+
+
+def test_two_runs_are_compared() -> None:
+    names = ("adaptive", "adaptive_roi_strict")
+    told, result = compared(*(("token-budget", "Write.", "--strategy", name) for name in names))
+    tokens = result["numbers"]["cost_report.tokens"]
+    spent, other = (one["cost_report"]["tokens"] for one in told)
+    change = 100.0 * (other - spent) / spent
     assert (tokens["a"], tokens["change_percent"]) == (spent, pytest.approx(change))
     first, second = result["curves"]
     assert len(first) != len(second) and first[0] == second[0]
@@ -139,14 +144,10 @@ def test_two_runs_are_compared() -> None:
 
 
 def test_two_runs_of_assignment_are_compared() -> None:
-    a, b = (
-        json.loads(team("run", "assignment", "--json", "--iterations", "9", *words).stdout)
-        for words in ((), ("--router", "round_robin"))
-    )
-    with RunStore() as store:
-        result = compare(store, a["run"], b["run"])
+    nine = ("assignment", "--iterations", "9")
+    told, result = compared(nine, (*nine, "--router", "round_robin"))
     reward = result["numbers"]["mean_adjusted_reward"]
-    assert (reward["a"], reward["b"]) == (a["mean_adjusted_reward"], b["mean_adjusted_reward"])
+    assert [reward["a"], reward["b"]] == [one["mean_adjusted_reward"] for one in told]
     for curve in result["curves"]:
         assert [point[0] for point in curve] == list(range(9))
         assert all(0.0 <= point[1] <= 1.0 for point in curve)
@@ -155,20 +156,18 @@ def test_two_runs_of_assignment_are_compared() -> None:
 # Coordination
 
 
-def test_a_question_is_answered_with_its_sources() -> None:
-    done = ask(QUESTION)
+@pytest.mark.parametrize(
+    ("words", "fact"), [((QUESTION,), "16 tokens"), ((), "continuous batching")]
+)
+def test_a_question_is_answered_with_its_sources(words: tuple[str, ...], fact: str) -> None:
+    done = ask(*words)
     assert done.exit_code == 0, done.output
-    for said in ("[simulated]", "16 tokens", "\nsources\n  [1] ", "\nroute > ", "context "):
+    for said in ("[simulated]", fact, "\nsources\n  [1] ", "\nroute > ", "context "):
         assert said in done.output
     assert all(len(line) <= 80 for line in done.output.splitlines())
     run, summary, events = newest()
     assert (run.status, summary["ended_by"]) == ("complete", "answer")
     assert {"decision", "answer"} <= {event.kind for event in events}
-
-
-def test_without_arguments_it_shows_what_it_does() -> None:
-    done = ask()
-    assert done.exit_code == 0 and "\nsources\n  [1] " in done.output, done.output
 
 
 def test_texts_of_ones_own_do_not_steer_the_terminal() -> None:
