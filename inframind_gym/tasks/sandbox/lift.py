@@ -34,7 +34,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
 } | {kind.__name__: kind for kind in (round, set, sorted, sum, tuple)}
 _FUNCTIONS["math.isclose"] = math.isclose
 _DECIDED: Final = (
-    *(ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Load, ast.keyword),
+    *(ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Load, ast.keyword),
     *(ast.UnaryOp, ast.Not, ast.USub, ast.UAdd, ast.BoolOp, ast.And, ast.Compare, ast.cmpop),
 )
 
@@ -133,8 +133,8 @@ class _Expression(ast.NodeTransformer):
         self._answers, self._plain = answers, plain
         self.calls: list[ast.expr] = []
 
-    def visit(self, node: ast.AST) -> Any:
-        """Return a node as it is decided outside."""
+    def visit(self, node: ast.AST | None) -> Any:
+        """Return a node as it is decided outside; None, as ``**`` has for a key, is not."""
         if isinstance(node, ast.expr) and _is_answers(node, self._answers):
             if not self._plain and isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 raise LookupError("an object of the answer's class")
@@ -144,7 +144,13 @@ class _Expression(ast.NodeTransformer):
             operation = ast.Constant(type(node.op).__name__)
             sides = [self.visit(node.left), self.visit(node.right)]
             return ast.Call(ast.Name("_arithmetic", ast.Load()), [operation, *sides], [])
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            items = [(self.visit(key), self.visit(value)) for key, value in pairs]
+            return ast.Dict([key for key, _ in items], [value for _, value in items])
         if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
+            if any(named.arg is None for named in node.keywords):
+                raise LookupError("a mapping as arguments")
             arguments = [self.visit(argument) for argument in node.args]
             return ast.Call(node.func, arguments, [self.visit(named) for named in node.keywords])
         if isinstance(node, ast.Compare) and {ast.Is, ast.IsNot} & {*map(type, node.ops)}:

@@ -180,6 +180,10 @@ def test_what_the_sandbox_says_it_judges_wrong(
     assert re.search(reason, verdict.reason)
 
 
+COUNTED = "seen = []\ndef f(x):\n    seen.append(x)\n    return len(seen)"
+USER_DICT = "from collections import UserDict\ndef f(x): return UserDict(a=x)"
+
+
 @pytest.mark.parametrize(
     ("code", "tests"),
     [
@@ -189,6 +193,9 @@ def test_what_the_sandbox_says_it_judges_wrong(
         ("def f(n): yield n", "assert [1] == f(1)"),
         ("def f(n): yield n", "assert f(1) != [1]"),
         ("def f(n): yield n", "assert list(f(1)) == [1]"),
+        (COUNTED, "assert {f(1): f(2), f(3): f(4)} == {1: 2, 3: 4}"),
+        (COUNTED, "assert (f(1), [f(2)]) == (1, [2]) and f(3) < f(4)"),
+        (USER_DICT, "assert {**f(1), 'b': 2} == dict(**f(1), b=2) == {'a': 1, 'b': 2}"),
     ],
 )
 def test_asserts_are_decided_as_python_does(sandbox: Sandbox, code: str, tests: str) -> None:
