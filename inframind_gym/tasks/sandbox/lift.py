@@ -234,6 +234,8 @@ def decode(item: Any) -> Any:
         if len(content) > MAX_BITS:
             raise ValueError("an integer has too many digits")
         return int(content, 16)
+    if name == "float":
+        return float.fromhex(content)
     if name == "complex":
         return complex(*content)
     if name == "bytes":

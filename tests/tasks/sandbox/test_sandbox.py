@@ -181,6 +181,7 @@ def test_what_the_sandbox_says_it_judges_wrong(
 
 
 COUNTED = "seen = []\ndef f(x):\n    seen.append(x)\n    return len(seen)"
+NANS = "def f(x): return [float('nan')]"
 USER_DICT = "from collections import UserDict\ndef f(x): return UserDict(a=x)"
 
 
@@ -195,6 +196,9 @@ USER_DICT = "from collections import UserDict\ndef f(x): return UserDict(a=x)"
         ("def f(n): yield n", "assert list(f(1)) == [1]"),
         (COUNTED, "assert {f(1): f(2), f(3): f(4)} == {1: 2, 3: 4}"),
         (COUNTED, "assert (f(1), [f(2)]) == (1, [2]) and f(3) < f(4)"),
+        (NANS, "assert f(1) == f(1)"),
+        (NANS, "assert f(1)[0] != f(1)[0]"),
+        ("def f(x): return [x * 1e308, -x * 1e308]", "assert f(10) == [10e308, -10e308]"),
         (USER_DICT, "assert {**f(1), 'b': 2} == dict(**f(1), b=2) == {'a': 1, 'b': 2}"),
     ],
 )
