@@ -48,8 +48,8 @@ from agents.planner_network import PlannerNet, plan_of
 from agents.runs import (
     BEST,
     Array,
+    EnvChoice,
     Run,
-    WorldChoice,
     load_state,
     load_weights,
     seed_of,
@@ -144,7 +144,7 @@ class InfraMindConfig(StrictModel):
     reward: Literal["solved", "goodput"] = "solved"
     # of routes when it plays and is validated, with the likeliest plan; 0: the likeliest route
     temperature: NonNegative = 0.0
-    env: WorldChoice = WorldChoice()  # the world; `num_queries` is the length of a sweep
+    env: EnvChoice = EnvChoice()  # the world; `num_queries` is the length of a sweep
     budgets: Literal["tiers", "log_uniform"] = "tiers"  # log_uniform: between 5 and 300 s
     rates_per_min: Annotated[tuple[Positive, ...], Field(min_length=1)] = RATES_PER_MIN
     # "side_by_side": all rates at once, a batch mixes them
@@ -488,7 +488,8 @@ class Learner:
         """Go back to a `state`."""
         load_state(self.agent, self.optimizer, arrays)
         self.updates = int(numbers["updates"])
-        self.multiplier = float(numbers["multiplier"])
+        saved = numbers["multiplier"]  # a record, in states of before
+        self.multiplier = float(saved["value"] if isinstance(saved, dict) else saved)
         self.scheduler.load_state_dict(numbers["scheduler"])
         for group, lr in zip(self.optimizer.param_groups, numbers["lr"], strict=True):
             group["lr"] = lr

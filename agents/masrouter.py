@@ -33,7 +33,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from agents.planner_network import Candidates, PlannerNet, plan_of, present, text_embeddings
-from agents.runs import BEST, Run, WorldChoice, episodes, load_state, seed_of, state_of, weights_of
+from agents.runs import BEST, EnvChoice, Run, episodes, load_state, seed_of, state_of, weights_of
 from inframind_gym.configs import NonNegative, Positive, PositiveInt, StrictModel
 from inframind_gym.envs.core import Floats
 from inframind_gym.envs.routing import StreamVectorEnv
@@ -51,7 +51,7 @@ class MasRouterConfig(StrictModel):
     """MasRouter's configuration, `agents/configs/masrouter.yaml`."""
 
     algorithm: Literal["masrouter"] = "masrouter"
-    env: WorldChoice = WorldChoice()  # the world; its load and budgets do not matter
+    env: EnvChoice = EnvChoice()  # the world; its load and budgets do not matter
     steps: PositiveInt = 1500  # of the optimiser
     batch_size: PositiveInt = 16  # queries an update
     learning_rate: Positive = 0.01  # of Adam

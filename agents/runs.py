@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from inframind_gym.configs import Positive, StrictModel
-from inframind_gym.envs.routing_config import EnvConfig
+from inframind_gym.configs import Positive, PositiveInt, StrictModel
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.tracker import Tracker
 from inframind_gym.policies import checkpoint
 from inframind_gym.simulator import SIMULATOR_VERSION
+from inframind_gym.simulator.server.pool import Scheduler
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,20 +43,25 @@ class StreamWorld(StrictModel):
     capacity_per_min: Positive | None = None  # load 1; None: that of the informed bound
 
 
-class WorldChoice(EnvConfig):
-    """The environment that a policy is trained in; what the training decides itself is replaced.
+class WorldChoice(StrictModel):
+    """The environment that a policy is trained in.
 
-    Budgets are drawn from the workload's tiers; tasks come from the split "train", and those of the
-    validation from "val".
+    Keys are those of `inframind_gym.envs.routing_config.EnvConfig`. Budgets are drawn from the
+    workload's tiers; tasks come from the split "train", and those of the validation from "val".
     """
 
+    pool: str = "b200-2gpu"
     workload: str = "all"
-    split: Literal["train", "val", "test", "all"] = "train"
+    tasks: str = "builtin"
+    arrivals: str | dict[str, Any] = "poisson"
+    scheduler: Scheduler | None = None
+    execution: Literal["parallel", "sequential"] | None = None
+    agents: dict[str, Any] | None = None
+    metrics_poll_s: Positive | None = None  # between two polls of the telemetry; None: the pool's
 
     def arguments(self, split: str) -> dict[str, Any]:
         """Keyword arguments of the environment."""
-        chosen = self.model_dump(mode="json", exclude_defaults=True)
-        return {**chosen, "workload": self.workload, "split": split}
+        return {**self.model_dump(), "split": split}
 
     def among(self, worlds: Sequence[StreamWorld]) -> list[StreamWorld]:
         """Return the worlds of a training, each with its capacity.
@@ -76,6 +81,13 @@ class WorldChoice(EnvConfig):
                 capacity = bound_of(scenario).capacity_per_min()
                 chosen[i] = place.model_copy(update={"capacity_per_min": capacity})
         return chosen
+
+
+class EnvChoice(WorldChoice):
+    """The same with the length of an episode and what is seen of the servers."""
+
+    num_queries: PositiveInt | None = None  # in one episode; without it the workload's
+    system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
 
 
 def episodes(

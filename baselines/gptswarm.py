@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from pydantic import Field
 
-from agents.runs import Run, WorldChoice
+from agents.runs import Run
 from inframind_gym.configs import Fraction, Positive, PositiveInt, StrictModel
 from inframind_gym.envs.core import Bools, Floats
 from inframind_gym.envs.routing import StreamVectorEnv
@@ -44,11 +44,19 @@ KEPT_ENVIRONMENTS: Final = 32  # graphs whose environments are kept for a next d
 SMALLEST_SCALE: Final = 1e-6
 
 
+class SwarmWorld(StrictModel):
+    """The servers and the questions that a graph is learned on."""
+
+    pool: str = "b200-2gpu"
+    workload: str = "all"
+    split: Literal["train", "val", "test", "all"] = "train"
+
+
 class GptSwarmConfig(StrictModel):
     """Configuration of a training, `baselines/configs/gptswarm.yaml`."""
 
     algorithm: Literal["gptswarm"] = "gptswarm"
-    env: WorldChoice = WorldChoice()  # the servers and the questions
+    env: SwarmWorld = SwarmWorld()
     strategy: str  # prompt strategy of every call
     rate_per_min: Positive  # arrival rate, so low that there is no queue
     rows: PositiveInt  # episodes over which the utility of a graph is a mean
@@ -86,15 +94,15 @@ class PlayedUtility:
         return solved / (config.rows * config.queries_per_row)
 
     def _make(self, edges: tuple[Edge, ...]) -> StreamVectorEnv:
-        changes = {
-            "observation": "index",
-            "num_queries": self.config.queries_per_row,
-            "arrival_rate_per_min": self.config.rate_per_min,
-            "budget_s": NO_HURRY_S,
-            "planner": {"edges": [list(edge) for edge in edges], "num_agents": len(self.models)},
-        }
-        arguments = self.config.env.arguments(self.config.env.split)
-        return StreamVectorEnv(self.config.rows, **(arguments | changes))
+        return StreamVectorEnv(
+            self.config.rows,
+            **self.config.env.model_dump(),
+            observation="index",
+            num_queries=self.config.queries_per_row,
+            arrival_rate_per_min=self.config.rate_per_min,
+            budget_s=NO_HURRY_S,
+            planner={"edges": [list(edge) for edge in edges], "num_agents": len(self.models)},
+        )
 
 
 def learn_edges(
