@@ -176,9 +176,9 @@ class CoordinationSimulation(Simulation):
             ConfigError: an option is unknown, or there is no such scenario.
         """
         name = check_options(options, ("scenario",)).get("scenario")
-        if name is not None and name not in SCENARIOS:
-            raise ConfigError(unknown("scenario", name, SCENARIOS))
-        self.scenario = None if name is None else SCENARIOS[name]
+        if name is not None and str(name) not in SCENARIOS:
+            raise ConfigError(unknown("scenario", str(name), SCENARIOS))
+        self.scenario = None if name is None else SCENARIOS[str(name)]
 
     def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""

@@ -580,7 +580,7 @@ class VectorEnv(_VectorEnv):
 
     def contexts(self, rows: Ints | None = None) -> Any:
         """Return the input of a policy, of some rows or of all."""
-        return self.simulation.contexts(self._every_row if rows is None else rows)
+        return self.simulation.contexts(self._every_row if rows is None else self._every_row[rows])
 
     def policy_spec(self) -> Any:
         """Return the facts of the run that a policy is reset with."""

@@ -135,19 +135,21 @@ def limits(
 @app.command("leaderboard")
 def show_leaderboard(
     folder: Annotated[
-        Path, typer.Argument(help="Folder of results, or of all submissions of a suite.")
+        Path, typer.Argument(help="Folder of results, of submissions, or of a suite's alone.")
     ],
     markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
     """Rank the policies of a results folder, or of submissions, with 95 % intervals."""
     with friendly():
-        submitted = any(folder.glob(f"*/{MANIFEST}"))
-        board = leaderboard(joined(folder) if submitted else load_results(folder))
-        if as_json:
-            print(json.dumps(board, allow_nan=False))
-        else:
-            show(leaderboard_tables(board), board["notes"], markdown=markdown)
+        submitted = [*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"*/*/{MANIFEST}")]
+        suites = sorted({path.parent.parent for path in submitted})
+        for results in map(joined, suites) if suites else [load_results(folder)]:
+            board = leaderboard(results)
+            if as_json:
+                print(json.dumps(board, allow_nan=False))
+            else:
+                show(leaderboard_tables(board), board["notes"], markdown=markdown)
 
 
 @app.command("compare")

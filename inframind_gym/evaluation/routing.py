@@ -276,7 +276,7 @@ class RoutingSuite(StreamSuite):
     @classmethod
     def about(cls, board: Mapping[str, Any]) -> str:
         """Return the division, and the pool of live servers."""
-        live = f", live on {Path(board['pool']).stem}" if board["backend"] == "vllm" else ""
+        live = f", live on {Path(board['pool']).stem}" if board.get("backend") == "vllm" else ""
         return about_division(board) + live
 
     @classmethod

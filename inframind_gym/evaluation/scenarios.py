@@ -254,8 +254,8 @@ def add_fits(path: Path, budget_queries: int, fits: Mapping[str, Mapping[str, Fi
     """Add fits to a file, which need not exist.
 
     Raises:
-        ConfigError: The file has fits of another budget, or one has used more.
-        ConfigError: It cannot be read, or trainings of a policy differ in their number.
+        ConfigError: The file has fits of another budget, or one has used more; it cannot be read;
+            trainings of a policy differ in their number.
     """
     old = load_yaml_model(path, Refits) if path.is_file() else Refits(budget_queries=budget_queries)
     if old.budget_queries != budget_queries:

@@ -241,12 +241,15 @@ def prepare(
     """
     stated = store.read_header(run)
     known = list(stated["policies"])
-    if policy is None and len(known) == 1:
-        policy = known[0]
-    if policy not in known:
+    if policy is None and len(known) != 1:
         raise ConfigError(f"{run} has {', '.join(known)}. Choose one with --policy.")
+    policy = policy or known[0]
+    if policy not in known:
+        raise ConfigError(unknown("policy", policy, known))
     if why := stated.get("left_out", {}).get(policy):
         raise ConfigError(f"{policy} was left out of {run}: {why}")
+    if stated["suite"].get("backend") == "vllm":
+        raise ConfigError(f"{run} ran on live servers: nobody can play it again.")
     about = {"name": name, "authors": authors, "training_queries": training_queries}
     content = {**about, "suite": stated["suite"]["name"], "policy": policy}
     submission = validate(content, Submission, source="submission")

@@ -166,9 +166,9 @@ class JointPolicy(BasePolicy):
         """
         super().reset(spec, seeds)
         if spec.level != "joint":
+            wanted = ", ".join(f"{key}={value!r}" for key, value in requires_of(self).items())
             raise ConfigError(
-                f"policy {self.name!r} plans and routes: make the environment with "
-                'level="joint" and what else `requires` says'
+                f"policy {self.name!r} plans and routes: make the environment with {wanted}"
             )
 
     def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:

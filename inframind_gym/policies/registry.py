@@ -175,10 +175,11 @@ def resolve_policy(
         policy = cls(**kwargs)
     except ImportError as error:  # of an extra that is not installed
         raise ConfigError(f"{what} cannot be made: {error}") from error
-    if entry is not None:
-        policy.bound = entry.bound
-        if policy.name == BasePolicy.name:  # without arguments in it
-            policy.name = name
+    for registered, entry in POLICIES[family].items():
+        if entry.path == text:  # by name or by class
+            policy.bound = entry.bound
+            if policy.name == BasePolicy.name:  # without arguments in it
+                policy.name = registered
     check_policy(policy, text, family=family)
     checked: Policy[Any, Any] = policy
     return checked

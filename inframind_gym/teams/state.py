@@ -59,7 +59,8 @@ class Rows:
 
 def keys_of(rngs: Sequence[np.random.Generator]) -> Keys:
     """Draw the keys (k,) of runs, one from each generator."""
-    return np.array([rng.integers(2**64, dtype=np.uint64) for rng in rngs], np.uint64)
+    # `random_raw` is `integers(2**64, dtype=np.uint64)`, ten times as fast.
+    return np.array([rng.bit_generator.random_raw() for rng in rngs], np.uint64)
 
 
 def key_of(seed: int) -> Keys:

@@ -96,7 +96,7 @@ def test_a_folder_that_holds_another_training_is_refused(
     first, config = runs.Run(tmp_path, seed=1), InfraMindConfig()
     assert first.begin(config) is None
     saved = {"a": np.ones(1)}, {"progress": 3}
-    del first.facts["config"]["env"]["split"]  # of a version that did not have the key
+    del first.facts["config"]["env"]["metrics_poll_s"]  # of a version that did not have the key
     first.save(*saved)
     assert runs.Run(tmp_path, seed=1, resume=True).begin(config) == saved
     other = InfraMindConfig.model_validate({"executor": {"lr": 0.5}})
