@@ -41,6 +41,12 @@ def test_arrivals_tasks_and_budgets_are_what_was_asked_for(env: Any) -> None:
         assert np.all(np.abs(domains - 400 / 3) < 5 * np.sqrt(400 * 2 / 9))
 
 
+def test_contexts_of_some_rows_are_chosen_as_numpy_chooses(env: Any) -> None:
+    every = env.contexts()
+    for rows in (np.array([2, 0]), np.array([False, False, True, True]), slice(1, 3)):
+        assert np.array_equal(env.contexts(rows), every[rows])
+
+
 def test_no_task_comes_back_before_all_of_its_kind_have_come(env: Any) -> None:
     (records, *_) = sweep(env, FAST, (0, 1, 2, 3), arrival_rate_per_min=100.0)
     domain = env.simulation.tasks.domain

@@ -147,3 +147,14 @@ def test_a_policy_cannot_choose_the_world() -> None:
 
     with pytest.raises(ConfigError, match=r"cheat.*arrival_rate_per_min.*level"):
         requires_of(Cheat())
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "bound"),
+    [("routing", "lowest_expected_latency", False), ("assignment", "myopic", True)],
+)
+def test_a_built_in_class_has_its_name_and_is_a_bound_by_its_path_too(
+    family: str, name: str, bound: bool
+) -> None:
+    by_path: Any = resolve_policy(POLICIES[family][name].path, family=family)
+    assert (by_path.name, by_path.bound) == (name, bound)
