@@ -206,9 +206,9 @@ def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
             raise NotPlainError("an integer has too many digits")
         return {"int": hex(number)}
     if float in bases:
-        number = float.__pos__(value)
+        real = float.__pos__(value)
         # `json` reads every NaN as one object, and lists that share an object are equal.
-        return number if number - number == 0 else {"float": float.hex(number)}
+        return real if real - real == 0 else {"float": float.hex(real)}
     if complex in bases:
         both = complex.__pos__(value)
         return {"complex": [both.real, both.imag]}

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
+from inframind_gym.tasks.sandbox.harness import MAX_BITS
+
 _ARITHMETIC: Final[dict[str, Callable[..., Any]]] = {
     "Add": operator.add,
     "Sub": operator.sub,
@@ -194,8 +196,6 @@ _OWN: Final = {"_arithmetic": _arithmetic, "math": math, "__builtins__": {}}
 
 
 # What the answer's calls returned, as `harness.encode` sends it
-
-MAX_BITS: Final = 200_000  # of an integer: arithmetic with more could take minutes
 
 
 class Items(list):  # type: ignore[type-arg]

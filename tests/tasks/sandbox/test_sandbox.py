@@ -62,7 +62,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         started.append(process.pid)
         return process
 
-    monkeypatch.setattr(process.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     return started
 
 
