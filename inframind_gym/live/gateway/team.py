@@ -244,7 +244,9 @@ class _Calls:
                 self.final = result.text
             else:
                 self._texts[call.node] = result.text
-        return completion_of(call, result, result.answered, gateway.at_s)
+        completion = completion_of(call, result, result.answered, gateway.at_s)
+        # One that stalled may do better elsewhere: the workflow has a time limit of its own.
+        return replace(completion, retryable=result.retryable or result.status == "timeout")
 
 
 class _OpenPrompts(Prompts):

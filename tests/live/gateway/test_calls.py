@@ -305,6 +305,20 @@ def test_teams_that_come_at_once_are_bounded(tmp_path: Path) -> None:
         settled(rig)
 
 
+def test_a_teams_call_that_stalls_is_sent_again(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def script(request: dict[str, Any], number: int) -> Answer:
+        first = request["messages"] not in seen
+        seen.append(request["messages"])
+        return Answer("42", tokens=2, each_s=30.0 if first else 0.0)
+
+    with running(tmp_path, script, policy="bid_price", limits={"stall_s": 0.3}) as rig:
+        assert rig.ask(model="inframind/team")[0] == 200
+        assert all(seen.count(messages) == 2 for messages in seen)
+        settled(rig)
+
+
 def test_a_team_that_is_given_up_leaves_no_trace(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
