@@ -13,11 +13,7 @@ import numpy as np
 
 import inframind_gym  # noqa: F401
 from inframind_gym.teams.coordination.check import find_issues, screen
-from inframind_gym.teams.coordination.retrieval import (
-    Corpus,
-    Retriever,
-    rewrite,
-)
+from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, rewrite
 from tests.golden.net import digest_of
 from tests.teams.coordination.runs import COMPLEX, SIMPLE, HashedWords, Model, load_questions, make
 from tests.teams.token_budget.runs import Log

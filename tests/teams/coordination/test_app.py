@@ -36,24 +36,6 @@ HISTORY = [
 ]
 
 
-def test_an_answer_has_its_parts() -> None:
-    log = Log()
-    with make(log=log) as team:
-        response = team.process_query(SIMPLE)
-    assert "16 tokens [1]" in response.content
-    assert response.sources[0].doc_id == "a.md#block"
-    assert 0.0 < response.validation_score <= 1.0
-    assert 0.0 < response.processing_time <= 1.5
-    metadata = response.metadata
-    assert (metadata["route"]["complexity"], metadata["simulated"]) == ("simple", True)
-    assert metadata["structured"]["response"]["content"] == response.content
-    assert {"context_used", "kv_cache_usage_gb"} <= metadata["structured"]["metadata"].keys()
-    assert AgentResponse.model_validate_json(response.model_dump_json()) == response
-    assert log.of("decision")[0]["action"] == "route"
-    assert log.of("answer")[0]["handoffs"]
-    assert {"llm_request", "llm_attempt"} <= {kind for kind, _ in log.events}
-
-
 # Prompt injection
 
 

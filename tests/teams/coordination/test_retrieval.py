@@ -17,13 +17,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.files import read_objects
 from inframind_gym.teams.coordination import retrieval
 from inframind_gym.teams.coordination.check import NEAR, find_issues
-from inframind_gym.teams.coordination.retrieval import (
-    Corpus,
-    Passage,
-    Retriever,
-    rewrite,
-    stem,
-)
+from inframind_gym.teams.coordination.retrieval import Corpus, Passage, Retriever, rewrite, stem
 from inframind_gym.teams.coordination.settings import STRATEGIES, Document
 from tests.teams.coordination.runs import HashedWords, load_questions, recall
 

@@ -59,7 +59,10 @@ def test_s1_a_simple_question(team: Team) -> None:
     response = team.process_query(QUESTION)
     assert response.metadata["route"]["complexity"] == "simple"
     assert decided(response) == ["route", "rewrite", "retrieve vector", "validate", "answer"]
-    assert response.metadata["attribution"] == "cited"
+    assert response.metadata["attribution"] == "cited" and response.sources
+    assert response.metadata["simulated"] and 0.0 < response.validation_score <= 1.0
+    assert response.metadata["structured"]["response"]["content"] == response.content
+    assert AgentResponse.model_validate_json(response.model_dump_json()) == response
     assert response.processing_time == pytest.approx(1.35, abs=0.1)  # under 1.5
 
 

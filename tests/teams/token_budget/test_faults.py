@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from inframind_gym.teams.llm import (
-    LLMError,
-    LLMRequest,
-    LLMResponse,
-    Spent,
-)
+from inframind_gym.teams.llm import LLMError, LLMRequest, LLMResponse, Spent
 from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
 
 
@@ -28,26 +25,31 @@ def charged(log: Log) -> int:
     return sum(a.get("total_tokens", 0) for a in log.of("llm_attempt"))
 
 
-def failing(kind: str, spent: Spent) -> Model:
-    """A model whose calls by an agent fail."""
+def changed(change: Callable[[LLMRequest, LLMResponse], LLMResponse], *agents: str) -> Model:
+    """A model whose answers to some agents, or to all of them, are changed."""
 
     def answer(request: LLMRequest) -> LLMResponse:
-        if agent_of(request) == kind:
-            raise LLMError("http_429", "busy", spent)
-        return sensible(request)
+        is_changed = not agents or agent_of(request) in agents
+        return change(request, sensible(request)) if is_changed else sensible(request)
 
     return Model(answer)
+
+
+def failing(agent: str, spent: Spent) -> Model:
+    """A model whose calls by an agent fail."""
+
+    def fail(*_: object) -> LLMResponse:
+        raise LLMError("http_429", "busy", spent)
+
+    return changed(fail, agent)
 
 
 def test_a_run_of_a_model_counts_every_token_once() -> None:
     log, summary = finish(Model())
     report = summary["cost_report"]
     assert log.status == "complete"
-    assert (
-        report["tokens"]
-        == charged(log)
-        == sum(report["by_agent"].values()) + report["overhead_tokens"]
-    )
+    parts = sum(report["by_agent"].values()) + report["overhead_tokens"]
+    assert report["tokens"] == charged(log) == parts
     assert summary["calls"] == len(log.of("llm_attempt"))
     first = log.of("agent_step")[0]
     # The plan has three of four parts; 70 is the mean of the rating's three numbers.
@@ -100,13 +102,8 @@ def test_a_run_goes_on_without_a_rating(agent: str) -> None:
 @pytest.mark.parametrize("agent", ["preflight", "planner", "critic", "self_eval"])
 @pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": 1'])
 def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> None:
-    def answer(request: LLMRequest) -> LLMResponse:
-        good = sensible(request)
-        if agent_of(request) != agent:
-            return good
-        return LLMResponse(text, good.input_tokens, good.output_tokens)
-
-    log, summary = finish(Model(answer))
+    model = changed(lambda _, good: dataclasses.replace(good, content=text), agent)
+    log, summary = finish(model)
     assert log.status == "complete"
     assert summary["cost_report"]["tokens"] == charged(log)
     assert summary["output"].startswith("## One")
@@ -116,13 +113,7 @@ def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> 
 
 
 def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> None:
-    def answer(request: LLMRequest) -> LLMResponse:
-        good = sensible(request)
-        if agent_of(request) == "executor":
-            return LLMResponse(good.content, good.input_tokens, 30_000)
-        return good
-
-    model = Model(answer)
+    model = changed(lambda _, good: dataclasses.replace(good, output_tokens=30_000), "executor")
     log, summary = finish(model)
     report = summary["cost_report"]
     assert report["by_agent"]["executor"] > 30_000
@@ -137,11 +128,10 @@ def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> Non
 def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
     """Prompts are twice as long as estimated: each call may exceed by that, and no more."""
 
-    def answer(request: LLMRequest) -> LLMResponse:
-        good = sensible(request)
+    def long(request: LLMRequest, good: LLMResponse) -> LLMResponse:
         return LLMResponse(good.content, 2 * request.prompt_tokens_estimate, request.max_tokens)
 
-    model = Model(answer)
+    model = changed(long)
     log, summary = finish(model, strategy="spend_all", budget=6_000)
     last = model.requests[-2:]
     assert summary["cost_report"]["overshoot"] <= sum(r.prompt_tokens_estimate for r in last)
