@@ -1,4 +1,4 @@
-"""Suites of the teams: judged as their environments judge, the same bits always, with regret."""
+"""Suites of placements and teams: judged as their environments judge, with regret."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import inframind_gym  # noqa: F401
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
+from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.metrics import Metric, by_name
+from inframind_gym.evaluation.placement import FIELDS, DecisionLayout
 from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.suite import family_of
+from inframind_gym.evaluation.suite import Suite, family_of, load_suite
 from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.evaluation.teams import (
     AssignmentSuite,
@@ -43,12 +44,22 @@ TEAMS = [
 ]
 
 
-def one(suite: TeamSuite, policy: str, seed: int = 2) -> tuple[Any, dict[str, Any]]:
-    """A cell and the columns of its records, played in a batch."""
-    cells = [cell for cell in suite.cells() if cell.policy == policy][: suite.seeds]
-    played = suite.player().run(cells)
-    cell, columns = played[seed]
-    return cell, dict(columns)
+def in_the_environment(suite: Suite, cell: Cell) -> tuple[float, dict[str, Any]]:
+    """Play a cell as a user would; returns the sum of its rewards and the last info."""
+    policy = suite.resolve_policy(cell.policy)
+    env: Any = gym.make(suite.env_id, **suite.env_kwargs(cell.place, policy)).unwrapped
+    observation, _ = env.reset(seed=cell.episode_seed)
+    policy.reset(env.policy_spec(), [cell.policy_seed])
+    total, over, learns = 0.0, False, hasattr(policy, "observe") and suite.kind == "assignment"
+    while not over:
+        seen = observation if isinstance(observation, dict) else observation[None]
+        action = policy.act_batch(seen, env.context(), np.zeros(1, np.int64))[0]
+        observation, reward, terminated, truncated, info = env.step(action)
+        total, over = total + reward, terminated or truncated
+        if learns:
+            done = env.completed()
+            policy.observe(done, done.row)
+    return total, info
 
 
 def runs(load: str) -> TeamSuite:
@@ -80,23 +91,39 @@ JUDGED: list[tuple[TeamSuite, str, dict[str, str]]] = [
 def test_an_episode_is_judged_as_the_environment_judges_it(
     suite: TeamSuite, name: str, same: dict[str, str]
 ) -> None:
-    cell, columns = one(suite, name)
-    env: Any = gym.make(suite.env_id, **suite.scenarios["one"]).unwrapped
-    policy = suite.resolve_policy(name)
-    observation, _ = env.reset(seed=cell.episode_seed)
-    policy.reset(env.policy_spec(), [cell.policy_seed])
-    total, over, learns = 0.0, False, hasattr(policy, "observe") and suite.kind == "assignment"
-    while not over:
-        seen = observation if isinstance(observation, dict) else observation[None]
-        action = policy.act_batch(seen, env.context(), np.zeros(1, np.int64))[0]
-        observation, reward, terminated, truncated, info = env.step(action)
-        total, over = total + reward, terminated or truncated
-        if learns:
-            done = env.completed()
-            policy.observe(done, done.row)
-    assert columns["reward" if learns else "return"].sum() == pytest.approx(total)
+    cells = [cell for cell in suite.cells() if cell.policy == name]
+    cell, columns = suite.player().run(cells)[2]  # in a batch
+    total, info = in_the_environment(suite, cell)
+    rewards = "reward" if suite.kind == "assignment" else "return"
+    assert columns[rewards].sum() == pytest.approx(total)
     for column, key in same.items():
         assert columns[column].mean() == pytest.approx(info[key]), column
+
+
+def test_a_placement_is_judged_as_the_environment_judges_it() -> None:
+    small = {"policies": ["greedy"], "clusters": ["h100-4gpu"], "demands": ["steady", "shifting"]}
+    suite = load_suite("placement_quick", {**small, "num_decisions": 40, "seeds": [3]}).resolve()
+    ((cell, columns),) = suite.player().run(suite.cells()[1:])
+    _, info = in_the_environment(suite, cell)
+    found = DecisionLayout().evaluate(DecisionLayout().table(columns).sum(axis=0))
+    assert len(columns["decision"]) == 40
+    assert found["call_latency_s"] == pytest.approx(info["mean_call_latency_s"])
+    assert 1.0 - found["slo"] == pytest.approx(info["late_share"])
+    assert 0.0 < info["late_share"] < 1.0
+    assert found["job_latency_mean_s"] == pytest.approx(info["mean_latency_s"])
+    assert columns["switches"].sum() == info["wakes"] + info["loads"] > 0
+    assert len(columns["job_latency_s"]) == info["jobs"]
+
+
+def test_metrics_of_decisions_by_hand() -> None:
+    first = dict(zip(FIELDS, (30.0, 6, 4, 0, 1, 4, 2, 20.0, 3, 2), strict=True))
+    second = dict(zip(FIELDS, (50.0, 2, 0, 1, 0, 4, 1, 20.0, 4, 1), strict=True))
+    columns = {name: np.array([first[name], second[name]]) for name in first}
+    columns |= {"job_latency_s": np.array([3.0, 5.0, 10.0])}
+    metrics = DecisionLayout().evaluate(DecisionLayout().table(columns).sum(axis=0))
+    expected = {"call_latency_s": 80.0 / 8, "slo": 1 - 1 / 4, "job_latency_mean_s": 6.0}
+    expected |= {"finished": 3 / 4, "switches_per_gpu_hour": 3 / (40.0 / 3600)}
+    assert metrics == pytest.approx({**expected, "illegal_share": 1 / 8, "serving_share": 7 / 8})
 
 
 def test_means_and_tails_by_hand() -> None:
