@@ -35,10 +35,6 @@ def suite(**changes: Any) -> RoutingSuite:
     return load_suite("starter", {**small, **changes}).resolve()
 
 
-def cells_in(folder: Path) -> int:
-    return len(finished_ids(folder))
-
-
 def digests(folder: Path) -> dict[str, str]:
     """The records of a folder's cells, by the cells' ids."""
     return {one.cell_id: one.digest for one in read_cells(folder) if one is not None}
@@ -127,7 +123,7 @@ def test_a_killed_process_is_continued_by_the_same_command(
     if how == signal.SIGINT and process.returncode:
         assert process.returncode == 130
         assert "Continue with: " in err
-    kept = cells_in(cut)
+    kept = len(finished_ids(cut))
     done = subprocess.run([*line, "--json"], cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     summary = json.loads(done.stdout)

@@ -17,19 +17,6 @@ def test_interval_of_a_mean_is_the_t_interval() -> None:
     )
 
 
-def test_interval_of_five_seeds_covers_the_truth() -> None:
-    rng = np.random.default_rng(5)
-    samples = rng.normal(size=(600, 5))
-    counts = resample_counts(rng, 5, 4000)
-    draws = counts @ samples.T / 5  # (resamples, samples)
-    low, high = interval(draws, np.array([5]))
-    covered = ((low <= 0) & (high >= 0)).mean()
-    plain_low, plain_high = np.quantile(draws, [0.025, 0.975], axis=0)
-    plain = ((plain_low <= 0) & (plain_high >= 0)).mean()
-    assert covered > 0.87  # no interval within the range of five values can reach more than 0.9375
-    assert plain < covered - 0.04
-
-
 def matrix(rng: np.random.Generator, trainings: int, spread: float) -> np.ndarray:
     """Scores (trainings, 5 episodes) whose true mean is 0."""
     of_training = spread * rng.normal(size=(trainings, 1)) if trainings > 1 else np.zeros((1, 1))

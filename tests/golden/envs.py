@@ -132,21 +132,13 @@ def _plain(context: Any) -> Any:
     return tuple(getattr(context, name, None) for name in names) if names else context
 
 
-def _choose(space: gym.Space[Any], info: dict[str, Any]) -> Any:
-    """Sample an action that the mask allows."""
-    mask = info.get("action_mask")
+def _choose(space: gym.Space[Any], infos: dict[str, Any], *, batch: bool = False) -> Any:
+    """Sample an action that the mask allows, or one of every row."""
+    mask = infos.get("action_mask")
     if mask is None or isinstance(space, gym.spaces.Box):
         return space.sample()
-    return space.sample(mask=mask)
-
-
-def _batch_action(space: gym.Space[Any], infos: dict[str, Any]) -> Any:
-    masks = infos.get("action_mask")
-    if masks is None or isinstance(space, gym.spaces.Box):
-        return space.sample()
-    if isinstance(masks[0], tuple):
-        return space.sample(mask=masks)
-    return space.sample(mask=tuple(masks))
+    rows = batch and not isinstance(mask[0], tuple)  # a space of rows wants a tuple of masks
+    return space.sample(mask=tuple(mask) if rows else mask)
 
 
 def single(name: str) -> str:
@@ -181,7 +173,7 @@ def batch(name: str) -> str:
     observations, infos = envs.reset(seed=3)
     seen += [observations, _without_split(infos)]
     for _ in range(STEPS):
-        *step, infos = envs.step(_batch_action(envs.action_space, infos))
+        *step, infos = envs.step(_choose(envs.action_space, infos, batch=True))
         seen += [*step, infos, _plain(inner.contexts()), inner.action_masks()]
         if hasattr(inner, "completed"):
             seen.append(list(inner.completed()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from inframind_gym.teams.assignment.app import Options, make_run
 from inframind_gym.teams.token_budget.optimum import solve
 from inframind_gym.teams.token_budget.settings import load_settings
 from tests.golden.net import digest_of
-from tests.teams.token_budget.runs import Log, Model, make
+from tests.teams.token_budget.runs import Log, Model, run
 
 TYPES = ("analysis", "coding", "research", "validation")
 KEPT = ("iteration", "request", "state", "allocation", "preflight", "reallocation", "trace")
@@ -32,23 +31,22 @@ def _plain(value: Any, *without: str) -> Any:
 def _assignment(requests: int = 8, **options: Any) -> str:
     """Train on drawn answers, then serve; digest the log, the last state and the health."""
     log = Log()
-    run = make_run(Options(**({"iterations": 50, "seed": 0} | options)), log=log)
-    final = run.train()
-    system = run.production()
+    training = make_run(Options(**({"iterations": 50, "seed": 0} | options)), log=log)
+    final = training.train()
+    system = training.production()
     served = [system.process(f"Do {i}.", TYPES[i % 4]) for i in range(requests)]
     events = [
         (kind, data["state"] if kind == "state" else data)
         for kind, data in log.events
         if kind in KEPT
     ]
-    told = [final, run.summary(), served, system.health(), events]
+    told = [final, training.summary(), served, system.health(), events]
     return digest_of(json.loads(json.dumps(_plain(told))))
 
 
 def _token_budget(provider: Any = None, **order: Any) -> str:
     """Play a run; digest its log and its summary."""
-    log = Log()
-    asyncio.run(make(log, provider, **order).run())
+    log, _ = run(provider, **order)
     kept = (*KEPT, "agent_step", "malformed", "rating_missing")
     events = [(kind, data) for kind, data in log.events if kind in kept]
     return digest_of(json.loads(json.dumps(_plain([events, log.status, log.summary], *TIMED))))

@@ -41,11 +41,10 @@ def make(log: Any, provider: Any = None, **order: Any) -> Orchestrator:
     return Orchestrator(Order(task="Write.", **order), log, provider)
 
 
-def run(**order: Any) -> tuple[Orchestrator, Log, dict[str, Any]]:
-    """One run on the simulated provider."""
+def run(provider: Any = None, **order: Any) -> tuple[Log, dict[str, Any]]:
+    """One run, on the simulated provider without another; returns its log and its summary."""
     log = Log()
-    orchestrator = make(log, **order)
-    return orchestrator, log, asyncio.run(orchestrator.run())
+    return log, asyncio.run(make(log, provider, **order).run())
 
 
 class Model:

@@ -5,19 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from inframind_gym.teams.llm import LLMError, LLMRequest, LLMResponse, Spent
-from tests.teams.token_budget.runs import Log, Model, agent_of, make, sensible
-
-
-def finish(provider: Model, **order: Any) -> tuple[Log, dict[str, Any]]:
-    """Play a run to its end, whatever the model does."""
-    log = Log()
-    summary = asyncio.run(make(log, provider, **order).run())
-    return log, summary
+from tests.teams.token_budget.runs import Log, Model, agent_of, make, run, sensible
 
 
 def charged(log: Log) -> int:
@@ -45,7 +37,7 @@ def failing(agent: str, spent: Spent) -> Model:
 
 
 def test_a_run_of_a_model_counts_every_token_once() -> None:
-    log, summary = finish(Model())
+    log, summary = run(Model())
     report = summary["cost_report"]
     assert log.status == "complete"
     parts = sum(report["by_agent"].values()) + report["overhead_tokens"]
@@ -64,7 +56,7 @@ def test_a_run_of_a_model_counts_every_token_once() -> None:
 
 @pytest.mark.parametrize("spent", ["nothing", "unknown"])
 def test_a_call_that_fails_for_good_ends_the_run_with_what_there_is(spent: Spent) -> None:
-    log, summary = finish(failing("critic", spent))
+    log, summary = run(failing("critic", spent))
     assert log.status == "failed"
     assert summary["ended_by"] == "error"
     assert "http_429" in summary["error"]
@@ -93,7 +85,7 @@ def test_a_run_that_is_broken_off_keeps_what_it_has_spent() -> None:
 
 @pytest.mark.parametrize("agent", ["preflight", "self_eval"])
 def test_a_run_goes_on_without_a_rating(agent: str) -> None:
-    log, summary = finish(failing(agent, "nothing"))
+    log, summary = run(failing(agent, "nothing"))
     missing = "preflight_missing" if agent == "preflight" else "rating_missing"
     assert log.status == "complete" and log.of(missing)
     assert summary["cost_report"]["tokens"] == charged(log)
@@ -103,7 +95,7 @@ def test_a_run_goes_on_without_a_rating(agent: str) -> None:
 @pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": 1'])
 def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> None:
     model = changed(lambda _, good: dataclasses.replace(good, content=text), agent)
-    log, summary = finish(model)
+    log, summary = run(model)
     assert log.status == "complete"
     assert summary["cost_report"]["tokens"] == charged(log)
     assert summary["output"].startswith("## One")
@@ -114,7 +106,7 @@ def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> 
 
 def test_a_model_that_ignores_its_limit_is_charged_and_not_called_again() -> None:
     model = changed(lambda _, good: dataclasses.replace(good, output_tokens=30_000), "executor")
-    log, summary = finish(model)
+    log, summary = run(model)
     report = summary["cost_report"]
     assert report["by_agent"]["executor"] > 30_000
     assert report["overshoot"] == report["tokens"] - 20_000 > 10_000
@@ -132,7 +124,7 @@ def test_an_overshoot_is_at_most_the_error_of_prompt_estimates() -> None:
         return LLMResponse(good.content, 2 * request.prompt_tokens_estimate, request.max_tokens)
 
     model = changed(long)
-    log, summary = finish(model, strategy="spend_all", budget=6_000)
+    log, summary = run(model, strategy="spend_all", budget=6_000)
     last = model.requests[-2:]
     assert summary["cost_report"]["overshoot"] <= sum(r.prompt_tokens_estimate for r in last)
     assert log.status == "complete"

@@ -35,7 +35,7 @@ def compare(strategy: str = "adaptive", seed: int = 0, **arguments: Any) -> tupl
         observation, _, terminated, truncated, info = env.step(action[0])
         over = terminated or truncated
         events += [info["event"]["data"]] if info["event"] else []
-    _, log, summary = run(strategy=strategy, seed=seed, **arguments)
+    log, summary = run(strategy=strategy, seed=seed, **arguments)
     for data in (*events, *log.of("agent_step")):
         assert data.pop("run_id") and data.pop("output_preview")
     assert log.of("agent_step") == events
