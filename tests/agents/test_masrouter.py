@@ -1,4 +1,4 @@
-"""Training of MasRouter: its loss learns, what queries cost, determinism, checkpoints."""
+"""MasRouter: its loss learns, what queries cost, its update; the policy reads texts alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from agents.masrouter import (
 )
 from agents.planner_network import PlannerNet
 from agents.runs import BEST, Run, weights_of
+from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies import BasePolicy, checkpoint
-from inframind_gym.policies.networks import ROLE_DOMAIN, ROLE_START, TextRouter, softmax
+from inframind_gym.policies.networks import (
+    ROLE_DOMAIN,
+    ROLE_START,
+    MasRouterPolicy,
+    TextRouter,
+    softmax,
+)
+from inframind_gym.simulator.workflow.state import PLAN
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
+from tests.envs.streams import make_batch, sweep
+from tests.policies.synthetic import MODELS, make_spec
 
-MODELS = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
 PRICES = dict(zip(MODELS, (0.8, 0.6, 0.4, 0.2, 0.1), strict=True))
 
 
@@ -67,10 +76,15 @@ def idle() -> IdleQueries:
 
 
 @pytest.fixture(scope="module")
-def router() -> TextRouter:
+def net() -> MasRouterNet:
     """An untrained router, in which every choice is about as likely."""
     torch.manual_seed(0)
-    return TextRouter(weights_of(MasRouterNet(MODELS)), MODELS, draw_count=True)
+    return MasRouterNet(MODELS)
+
+
+@pytest.fixture(scope="module")
+def router(net) -> TextRouter:
+    return TextRouter(weights_of(net), MODELS, draw_count=True)
 
 
 class Only(BasePolicy):
@@ -151,3 +165,55 @@ def test_the_planner_of_a_checkpoint_starts_inframinds_planner(tmp_path):
     heads = {"task_classifier", "collab_mode", "num_agents", "role_selector", "query_encoder"}
     assert {name.split(".")[0] for name in planner} == heads
     assert {name.split(".")[0] for name in tensors} == {"planner", "llm_router"}
+
+
+# The policy: text alone decides
+
+
+@pytest.fixture(scope="module")
+def folder(net, tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("masrouter") / "seed0"
+    checkpoint.save(path, weights_of(net), {"algorithm": "masrouter", "models": list(MODELS)})
+    return str(path)
+
+
+def play(policy, rows=1, rate=100.0, **arguments):
+    """Completed queries of an episode, row by row."""
+    env = make_batch(rows, level="joint", num_queries=15, **arguments)
+    return np.concatenate(sweep(env, policy, range(100, 100 + rows), arrival_rate_per_min=rate))
+
+
+def test_choices_do_not_depend_on_load_or_budget(folder):
+    calm = play(MasRouterPolicy(folder), rate=1.0, budget_s=1000.0)
+    busy = play(MasRouterPolicy(folder), rate=600.0, budget_s=10.0)
+    for field in ("task", "topology", "num_agents", "role", "model", "strategy"):
+        np.testing.assert_array_equal(calm[field], busy[field], err_msg=field)
+
+
+def test_an_agent_keeps_its_model_and_queries_differ(folder):
+    done = play(MasRouterPolicy(folder), 3)
+    assert len({int(record["topology"]) for record in done}) > 3
+    assert len({int(m) for r in done for m in r["model"][: r["num_nodes"]]}) == 5
+    assert len({int(s) for r in done for s in r["strategy"][: r["num_nodes"]]}) == 3
+    debates = [r for r in done if r["topology"] == TOPOLOGIES.index("Debate")]
+    assert debates
+    for record in debates:
+        k = int(record["num_agents"])
+        np.testing.assert_array_equal(record["model"][:k], record["model"][k : 2 * k])
+
+
+def test_the_pool_may_order_its_models_otherwise(folder):
+    """A model's probabilities follow its name."""
+    policy = MasRouterPolicy(folder)
+    contexts = np.zeros(1, StreamVectorEnv(1, level="joint").contexts().dtype)
+    contexts["kind"], contexts["models_up"] = PLAN, 31
+    embeddings = np.random.default_rng(0).normal(size=(1, 384)).astype(np.float32)
+    spec = make_spec(level="joint", task_embeddings=embeddings)
+    turned = make_spec(spec.models[::-1], level="joint", task_embeddings=embeddings)
+    found = []
+    for each in (spec, turned):
+        policy.reset(each, [1])
+        policy.act_batch(np.zeros((1, 14), np.float32), contexts, np.zeros(1, np.int64))
+        found.append(policy._probabilities[0, 0])
+    np.testing.assert_array_equal(found[0], found[1][::-1])
+    assert found[0].sum() == pytest.approx(1.0) and len(set(found[0].tolist())) == 5

@@ -8,8 +8,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
 import torch
 
 from agents.ppo_lagrangian import (

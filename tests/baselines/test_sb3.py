@@ -38,6 +38,7 @@ from tests.policies.rollout import play_assignment, play_coordination, play_toke
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6
+EPISODES = {"token_budget_ppo": play_token_budget, "coordination_ppo": play_coordination}
 
 
 def short(name: str, *changes: str) -> Any:
@@ -61,7 +62,6 @@ def test_a_short_training_is_played_and_not_repeated(trained: tuple[str, Path, A
     assert (out / "best" / checkpoint.MODEL_FILE).read_bytes() == before
     with pytest.raises(ConfigError, match="another seed"):
         train(short(name), Run(out, seed=2, resume=True))
-    policy = f"sb3_maskable_ppo:{out}"
     if name == "assignment_ppo":
         ppo = resolve_policy(f"sb3_ppo:{out}", family="assignment")
         played = list(play_assignment(ppo, [0, 1], load="queue", num_tasks=10))
@@ -70,16 +70,9 @@ def test_a_short_training_is_played_and_not_repeated(trained: tuple[str, Path, A
             next(play_assignment(resolve_policy(f"sb3_ppo:{out}", family="assignment"), [0]))
     elif name == "placement_ppo":
         assert MaskablePpoPlacement(str(out)).config.hidden == 4
-    elif name == "token_budget_ppo":
-        assert (
-            play_token_budget(resolve_policy(policy, family="token_budget"), range(20))["decisions"]
-            > 0
-        ).all()
-    elif name == "coordination_ppo":
-        assert (
-            play_coordination(resolve_policy(policy, family="coordination"), range(20))["decisions"]
-            > 0
-        ).all()
+    elif name in EPISODES:
+        ppo = resolve_policy(f"sb3_maskable_ppo:{out}", family=name.removesuffix("_ppo"))
+        assert (EPISODES[name](ppo, range(20))["decisions"] > 0).all()
     else:
         config = resolve_policy(f"{name}:{out}").config
         assert config.layers == (37, 64, 64, 15) and config.observation == "compact"

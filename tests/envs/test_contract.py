@@ -247,7 +247,6 @@ def test_what_is_returned_is_the_caller_s(case: str) -> None:
 
 @each_id
 def test_pictures_change_with_the_episode_and_nothing_else(name: str) -> None:
-    pytest.importorskip("PIL")
     envs = [
         gym.make(f"InfraMind-{name}-v0", **FIRST[name], render_mode=mode).unwrapped
         for mode in ("rgb_array", "ansi", None)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import inframind_gym  # noqa: F401
 from inframind_gym.envs.layout import COMPACT
+from tests.envs.streams import STREAM
 
-STREAM = "InfraMind-Stream-v0"
 ONE_AGENT: dict[str, Any] = {"workload": "math", "planner": {"topology": "IO", "num_agents": 1}}
 SHORT: dict[str, Any] = {"num_queries": 30, "arrival_rate_per_min": 120.0, "credit": True}
 

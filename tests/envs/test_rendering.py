@@ -6,14 +6,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pytest
 
-import inframind_gym  # noqa: F401
 from inframind_gym.envs import render
 from inframind_gym.envs.render import Bar, Frame, Headline, Table
-
-pytest.importorskip("PIL", reason="needs the extra `render`")
-STREAM = "InfraMind-Stream-v0"
+from tests.envs.streams import STREAM
 
 
 def test_the_frame_of_a_stream_tells_what_the_simulation_holds() -> None:

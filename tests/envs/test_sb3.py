@@ -8,15 +8,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import inframind_gym  # noqa: F401
 from inframind_gym.errors import ActionError, ConfigError
 
 pytest.importorskip("stable_baselines3")
 
-
 from inframind_gym.envs.sb3 import SB3VecEnv
+from tests.envs.streams import EXECUTOR, STREAM
 
-STREAM, EXECUTOR = "InfraMind-Stream-v0", "InfraMind-Executor-v0"
 SMALL: dict[str, Any] = {"num_queries": 12}
 
 
