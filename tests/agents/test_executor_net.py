@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from agents.inframind import ExecutorNet
+from agents.planner_network import PlannerNet
 from agents.runs import weights_of
 from inframind_gym.policies.networks import Player, draw, executor_shapes, log_softmax
 from inframind_gym.simulator.workflow.state import CONTEXT
@@ -15,9 +16,12 @@ ROLES = np.random.default_rng(2).standard_normal((25, 384)).astype(np.float32) /
 SPEC = make_spec(level="joint", task_embeddings=QUERIES, role_embeddings=ROLES)
 
 
-def make_net(*, seed=0, **changes):
-    torch.manual_seed(seed)
-    return ExecutorNet(SPEC, 10, **changes)
+def make_net(**changes):
+    torch.manual_seed(0)
+    net = ExecutorNet(SPEC, 10, **changes)
+    with torch.no_grad():  # larger heads: differences would show
+        net.policy.weight.mul_(100.0)
+    return net
 
 
 def decisions(n=7, seed=0):
@@ -45,14 +49,10 @@ def test_layers_are_the_published_ones():
         "policy.weight": (15, 128),
         "value.weight": (1, 128),
     }
-    played = {n: w.shape for n, w in weights_of(make_net()).items() if "value" not in n}
-    assert played == executor_shapes(5, 3, 10)
 
 
-def test_numpy_and_torch_say_what_the_forward_pass_written_out_says(masrouter_planner):
-    net = make_net(seed=3)
-    with torch.no_grad():  # larger heads: differences would show
-        net.policy.weight.mul_(100.0)
+def test_the_forward_pass_is_the_published_one():
+    net = make_net()
     contexts, resource = decisions()
     text = np.concatenate([QUERIES[contexts["task"]], ROLES[contexts["role"]]], 1)
     first = net.semantic_norm(torch.relu(net.semantic(torch.from_numpy(text))))
@@ -60,42 +60,29 @@ def test_numpy_and_torch_say_what_the_forward_pass_written_out_says(masrouter_pl
     budget, system = torch.relu(net.budget(seen[:, :1])), torch.relu(net.system(seen[:, 1:]))
     second = net.resource_norm(torch.relu(net.resource(torch.cat([budget, system], 1))))
     h = torch.relu(net.merge(torch.cat([first, second], 1)))
-    expected = torch.log_softmax(net.policy(h), 1).detach().numpy()
-
     log_probs, values = run_torch(net, contexts, resource)
-    assert log_probs.detach().numpy() == pytest.approx(expected, abs=1e-5)
+    assert torch.allclose(log_probs, torch.log_softmax(net.policy(h), 1), atol=1e-5)
     assert torch.allclose(values, net.value(h)[:, 0], atol=1e-6)
-    executor = {f"executor.{name}": array for name, array in weights_of(net).items()}
-    player = Player(masrouter_planner | executor, SPEC)
-    assert player.log_probs(resource, contexts) == pytest.approx(expected, abs=1e-5)
-    contexts["models_up"] = 0b11101
-    found = np.exp(player.log_probs(resource, contexts))
-    assert (found[:, 3:6] == 0.0).all() and found.sum(axis=1) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("changes", [{"dual_pathway": False}, {"joint_head": False}], ids=str)
-def test_the_ablated_networks_play_as_they_train(masrouter_planner, changes):
+@pytest.mark.parametrize("changes", [{}, {"dual_pathway": False}, {"joint_head": False}], ids=str)
+def test_numpy_plays_the_network_and_its_ablations_as_torch_trains_them(changes):
     net = make_net(**changes)
-    with torch.no_grad():
-        net.policy.weight.mul_(100.0)
     contexts, resource = decisions()
     expected = run_torch(net, contexts, resource)[0].detach().numpy()
     weights = weights_of(net)
     played = {n: w.shape for n, w in weights.items() if "value" not in n}
     assert played == executor_shapes(5, 3, 10, **changes)
+    planner = {f"planner.{name}": array for name, array in weights_of(PlannerNet()).items()}
     executor = {f"executor.{name}": array for name, array in weights.items()}
-    player = Player(masrouter_planner | executor, SPEC)
+    player = Player(planner | executor, SPEC)
     assert player.log_probs(resource, contexts) == pytest.approx(expected, abs=1e-5)
+    contexts["models_up"] = 0b11101
+    found = np.exp(player.log_probs(resource, contexts))
+    assert (found[:, 3:6] == 0.0).all() and found.sum(axis=1) == pytest.approx(1.0)
     if "joint_head" in changes:  # the odds of two strategies are the same for every model
         odds = expected.reshape(-1, 5, 3)
         assert np.ptp(odds[..., 0] - odds[..., 2], axis=1) == pytest.approx(0.0, abs=1e-4)
-
-
-@pytest.fixture(scope="module")
-def masrouter_planner():
-    from agents.planner_network import PlannerNet
-
-    return {f"planner.{name}": array for name, array in weights_of(PlannerNet()).items()}
 
 
 def test_draws_follow_the_probabilities():

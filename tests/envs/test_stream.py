@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 
-from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.workflow.state import FINAL, FIRST
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES
@@ -153,15 +152,10 @@ drift_queries: 400
 """
 
 
-@pytest.fixture
-def drifting(tmp_path: Path) -> str:
+def test_a_stream_asks_what_the_weights_say(tmp_path: Path) -> None:
     path = tmp_path / "drifting.yaml"
     path.write_text(DRIFT)
-    return str(path)
-
-
-def test_a_stream_asks_what_the_weights_say(drifting: str) -> None:
-    env = StreamVectorEnv(8, workload=drifting, num_queries=4000, observation="index")
+    env = make_batch(8, workload=str(path), num_queries=4000)
     env.reset(seed=0)
     task = env.simulation.state.task
     code = env.simulation.tasks.domain[task] == DOMAINS.index("Code")
@@ -170,17 +164,10 @@ def test_a_stream_asks_what_the_weights_say(drifting: str) -> None:
 
 
 def test_budgets_are_drawn_from_a_list() -> None:
-    env = StreamVectorEnv(4, budget_s=[30, 30, 30, 600], num_queries=500, observation="index")
-    env.reset(seed=0)
-    budgets: list[float] = []
-    running = np.ones(4, np.bool_)
-    while running.any():
-        *_, over, _, _ = env.step(np.zeros(4, np.int64))
-        rows, records = env.completed()
-        budgets += records["budget_s"][running[rows]].tolist()
-        running &= ~over
-    assert set(budgets) == {30.0, 600.0}
-    assert np.mean(np.array(budgets) == 30.0) == pytest.approx(0.75, abs=0.04)
+    env = make_batch(4, budget_s=[30, 30, 30, 600], num_queries=500)
+    budgets = np.concatenate(sweep(env, FAST, range(4)))["budget_s"]
+    assert set(budgets.tolist()) == {30.0, 600.0}
+    assert np.mean(budgets == 30.0) == pytest.approx(0.75, abs=0.04)
     assert set(env.policy_spec().budget_tiers_s) == {30.0, 600.0}
 
 

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inframind_gym.policies import POLICIES, resolve_policy
+from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.assignment import optimum, rules, simulate
 from inframind_gym.teams.assignment.agents import LoadTracker, QLearningCoordinator
 from tests.policies.rollout import play_assignment as play
-
-EVERY = tuple(POLICIES["assignment"])
 
 
 def rewards(name: str, seeds: range, **arguments: Any) -> np.ndarray:

@@ -13,8 +13,6 @@ from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
 from inframind_gym.teams.coordination.simulate import SCENARIOS
 
-SEEDS = range(200)
-
 
 def steps(name: str, seed: int, scenario: str | None = None, **arguments: Any) -> list[str]:
     """What a policy does in an episode, in words."""

@@ -18,7 +18,6 @@ from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES, graph
 from tests.simulator.workflow.backend_play import Sweep, at_random, both, play, same_sweep
 
 QUERIES = 60
-TWICE = {index for index, role in enumerate(ROLES) if role.calls == 2}
 CODERS = {index for index, role in enumerate(ROLES) if role.writes_code}
 
 
