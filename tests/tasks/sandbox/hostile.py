@@ -128,7 +128,25 @@ _RAISED = {
     "SystemExit(0)": "",
     "KeyboardInterrupt": "",
 }
+# A right answer that sends, before it is called, a value that the harness does not send.
+_SENDS = """
+import sys
+frame = sys._getframe()
+while 'send' not in frame.f_locals: frame = frame.f_back
+frame.f_locals['send']('value', {})
+def f(x): return 2
+"""
+_SENT = {
+    "for no assert": "99, [2]",
+    "too few": "0, []",
+    "an object without a type": "0, [{}]",
+    "an object of two types": "0, [{'int': '0x2', 'bytes': '02'}]",
+    "an object of an unknown type": "0, [{'number': 2}]",
+    "an integer that is no text": "0, [{'int': 2}]",
+}
 GROUPS = _groups()
+for _name, _arguments in _SENT.items():
+    GROUPS["FORGED"][f"sends {_name}"] = (_SENDS.replace("{}", _arguments, 1), _USUAL)
 for _raised, _code in _RAISED.items():
     _answer = f"import unittest\n{_code}\ndef f(x): raise {_raised}"
     GROUPS["SILENT"][f"{_raised} in a test case"] = (_answer, TEST_CASE)
