@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from inframind_gym.errors import ConfigError, TaskError
 from inframind_gym.tasks import EMBED_DIM, builtin_dataset, load_tasks
 from inframind_gym.tasks.embedding import MiniLMEmbedder
+from inframind_gym.tasks.grading import grade
 from inframind_gym.tasks.loaders import read_file, read_folder
 from inframind_gym.tasks.taskset import SPLITS, Answer, split_of
 
@@ -212,6 +214,17 @@ def test_builtin_datasets_by_their_own_and_by_public_names() -> None:
     assert builtin_dataset("math") == "builtin_math"
     with pytest.raises(TaskError, match=r"unknown dataset 'humanevil'. Did you mean 'humaneval'"):
         load_tasks(datasets=["humanevil"])
+
+
+def test_every_answer_grades_itself() -> None:
+    """A response that states the answer is right, and one that states another is wrong."""
+    answers = [answer for answer in TASKS.answers if answer.kind in ("number", "choice")]
+    assert len(answers) == 1940
+    for answer, other in pairwise(answers):
+        response = f"Let me think: 3 or 4 steps.\nThe answer is \\boxed{{{answer.value}}}."
+        assert grade(answer, response)
+        if answer.kind == other.kind and answer.value != other.value:
+            assert not grade(answer, f"\\boxed{{{other.value}}}")
 
 
 def test_a_folder(folder: Path) -> None:
