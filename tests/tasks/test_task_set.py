@@ -66,7 +66,9 @@ FORMATS = {
     "math": ("Math", MATH, MATH["problem"], Answer("expression", "\\frac{1}{2}")),
     "gsm_hard": ("Math", GSM, GSM["problem"], Answer("number", "4003")),
     "mmlu_pro": (
-        *("Commonsense", MMLU, "Which is a metal?\nA. wood\nB. iron\nC. wool"),
+        "Commonsense",
+        MMLU,
+        "Which is a metal?\nA. wood\nB. iron\nC. wool",
         Answer("choice", "B", ("wood", "iron", "wool")),
     ),
     "mbpp": ("Code", MBPP, f"{MBPP['prompt']}\nYour code should pass: assert double(2) == 4", None),

@@ -182,9 +182,23 @@ def _text(error: BaseException) -> str:
 
 
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_SAMPLES: tuple[Any, ...] = ({}.keys(), {}.values(), {}.items(), (_ for _ in ()))
-_SAMPLES += tuple(map(iter, ([], (), {}, "", range(0))))
-_ITERABLE = (zip, map, filter, enumerate, reversed, range, *map(type, _SAMPLES))
+_ITERABLE: tuple[type, ...] = (
+    zip,
+    map,
+    filter,
+    enumerate,
+    reversed,
+    range,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    type(_ for _ in ()),
+    type(iter([])),
+    type(iter(())),
+    type(iter({})),
+    type(iter("")),
+    type(iter(range(0))),
+)
 
 
 def encode(value: Any, depth: int = MAX_DEPTH) -> Any:

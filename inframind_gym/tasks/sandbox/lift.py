@@ -36,8 +36,20 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
 } | {kind.__name__: kind for kind in (round, set, sorted, sum, tuple)}
 _FUNCTIONS["math.isclose"] = math.isclose
 _DECIDED: Final = (
-    *(ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Load, ast.keyword),
-    *(ast.UnaryOp, ast.Not, ast.USub, ast.UAdd, ast.BoolOp, ast.And, ast.Compare, ast.cmpop),
+    ast.Constant,
+    ast.List,
+    ast.Tuple,
+    ast.Set,
+    ast.Load,
+    ast.keyword,
+    ast.UnaryOp,
+    ast.Not,
+    ast.USub,
+    ast.UAdd,
+    ast.BoolOp,
+    ast.And,
+    ast.Compare,
+    ast.cmpop,
 )
 
 
