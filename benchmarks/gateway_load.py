@@ -129,20 +129,22 @@ def serving(policy: str, speed: float = 1.0) -> Iterator[tuple[list[str], str, p
         path.write_text(yaml.safe_dump(settings))
         up = ["up", *on, "--simulate", "--speed", str(speed), "--workload", WORKLOAD]
         run([*INFRAMIND, "pool", *up], check=True, stdout=DEVNULL)
-        started = Popen([*INFRAMIND, "serve", "--config", str(path)], stdout=DEVNULL)
         try:
-            while started.poll() is None:
-                with contextlib.suppress(DownError):
-                    ask(f"{url}/ready")
-                    break
-                time.sleep(0.1)
-            else:
-                raise SystemExit("inframind serve has ended; its error is above")
-            servers = [f"http://127.0.0.1:{model.port}" for model in load_pool(POOL).models]
-            yield servers, url, psutil.Process(started.pid)
+            started = Popen([*INFRAMIND, "serve", "--config", str(path)], stdout=DEVNULL)
+            try:
+                while started.poll() is None:
+                    with contextlib.suppress(DownError):
+                        ask(f"{url}/ready")
+                        break
+                    time.sleep(0.1)
+                else:
+                    raise SystemExit("inframind serve has ended; its error is above")
+                servers = [f"http://127.0.0.1:{model.port}" for model in load_pool(POOL).models]
+                yield servers, url, psutil.Process(started.pid)
+            finally:
+                started.terminate()
+                started.wait(90)
         finally:
-            started.terminate()
-            started.wait(90)
             run([*INFRAMIND, "pool", "down", *on], check=True, stdout=DEVNULL)
 
 

@@ -53,3 +53,16 @@ def test_servers_break_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> N
         (0, "/fault?kind=garbage"),
         (1, "/fault?kind=error"),
     ]
+
+
+def test_servers_go_down_where_the_gateway_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def refuse(*arguments: Any, **named: Any) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(gateway_load, "run", lambda command, **named: ran.append(command[4]))
+    monkeypatch.setattr(gateway_load, "Popen", refuse)
+    with pytest.raises(OSError, match="no more processes"), gateway_load.serving("bid_price"):
+        pass
+    assert ran == ["up", "down"]
