@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
 
 from inframind_gym.simulator.placement.episode import dag_table
-from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, LOAD, SLEPT, VANISHING
+from inframind_gym.simulator.placement.instances import STREAM_NOISE, STREAM_SPREAD
+from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, LOAD, SLEEP, SLEPT, VANISHING
+from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 from tests.placement.toys import ROW, card, started, tight_cluster, write_cluster, write_demand
 
@@ -90,7 +93,7 @@ class Toy:
 def test_a_switch_takes_the_sum_of_its_phases(tmp_path: Path) -> None:
     """Load 10 s from 0: ACTIVE at 10. At 10 the other is chosen: first sleep 4 s, then load 10 s:
     ACTIVE at 24. At 25 back: first sleep of the second 4 s, wake 2 s: ACTIVE at 31. At 35 again:
-    now both have slept before: 1 s and 2 s: ACTIVE at 38."""
+    now both have slept before: 1 s and 2 s: ACTIVE at 38. The agent sees no first sleep."""
     toy = Toy(tmp_path, [card("a"), card("b")])
     toy.step(1, times=2)
     assert toy.state(0, 0) == ACTIVE
@@ -105,6 +108,52 @@ def test_a_switch_takes_the_sum_of_its_phases(tmp_path: Path) -> None:
     toy.step(2)
     assert (toy.state(0, 1), toy.since(0, 1)) == (ACTIVE, 38.0)
     assert toy.counters == {"wakes": 2, "loads": 2, "sleeps": 3}
+    assert toy.cluster.seen_s[0, :, SLEEP].tolist() == [1.0, 1.0]
+
+
+def test_a_process_that_was_started_again_has_a_first_sleep_again(tmp_path: Path) -> None:
+    """`c` comes at 30: `a`, which sleeps, goes for 1 s. At 50 `a` loads again, after the first
+    sleep of `c` of 4 s: ACTIVE at 64. At 70 back to `c`: first sleep of `a`, 4 s. `a` wakes at 80,
+    ACTIVE at 83, and sleeps from 85 on for 1 s."""
+    toy = Toy(tmp_path, [card("a", t_offload_s=1.0), card("b"), card("c")])
+    for model in (1, 2, 3):
+        toy.step(model, times=3 if model < 3 else 4)
+    assert [toy.state(0, m) for m in range(3)] == [ABSENT, SLEPT, ACTIVE]
+    toy.step(1, times=4)
+    assert (toy.state(0, 0), toy.since(0, 0)) == (ACTIVE, 64.0)
+    toy.step(3, times=2)
+    assert (toy.state(0, 0), toy.since(0, 0)) == (SLEPT, 74.0)
+    toy.step(1)
+    toy.step(3)
+    assert (toy.state(0, 0), toy.since(0, 0)) == (SLEPT, 86.0)
+
+
+@pytest.mark.parametrize(("spread", "noise"), [(2.0, 0.0), (0.0, 0.5)])
+def test_true_times_are_log_normal_around_the_cards(
+    tmp_path: Path, spread: float, noise: float
+) -> None:
+    """A factor for every model and kind of time, the same for both kinds of sleep, and one for
+    every phase: here the first and the second of model 1 on GPU 1, place 3."""
+    toy = Toy(tmp_path, [card("a"), card("b")], 2, timing_spread=spread, timing_noise=noise)
+    instance = toy.cluster.instance[0, 1, 1]
+
+    def factor(kind: int, turn: int) -> float:
+        key = np.array([toy.episode["key"]], np.uint64)
+        places = ((spread, STREAM_SPREAD, 1, kind), (noise, STREAM_NOISE, 3, turn))
+        return math.exp(
+            sum(
+                sigma * NormalDist().inv_cdf(uniform_array(key, stream, *np.array([[a], [b]]))[0])
+                for sigma, stream, a, b in places
+            )
+        )
+
+    toy.step(0, 2)
+    assert instance["until_s"] == pytest.approx(10 * factor(LOAD, 1), rel=1e-6)
+    while instance["state"] != ACTIVE:
+        toy.step(0, 0)
+    decided_s = toy.simulation.now_s()[0]
+    toy.step(0, 1)
+    assert instance["until_s"] - decided_s == pytest.approx(4 * factor(SLEEP, 2), rel=1e-6)
 
 
 def test_what_a_phase_took_is_averaged_into_the_times_that_the_agent_sees(tmp_path: Path) -> None:
@@ -154,6 +203,44 @@ def test_who_costs_least_is_offloaded_where_sleepers_have_no_room(
     # The other has its first sleep of 4 s where it is `b`.
     assert toy.since(0, 2) == 30.0 + (4.0 if goes == 0 else 1.0) + 10.0
     assert toy.counters == {"loads": 3, "sleeps": 2 - goes, "offloads": 1}
+
+
+@pytest.mark.parametrize(
+    ("offload_s", "free_mb"),
+    [
+        # `a` sleeps and goes until 3, `b` falls asleep until 4; then `c` loads.
+        ((3.0, 5.0, 5.0), [18_000, 18_000, 20_000, 28_500]),
+        # `b` goes from the GPU until 3, then `c` loads.
+        ((5.0, 3.0, 5.0), [18_000, 18_000, 28_000, 28_000]),
+    ],
+)
+def test_who_is_offloaded_holds_its_memory_until_the_end(
+    tmp_path: Path, offload_s: tuple[float, ...], free_mb: list[float]
+) -> None:
+    """80,000 MB. Awake `a` and `b` hold 60,000, `c` 50,000; asleep `a` holds 2,000, `b` 1,500."""
+    sizes = ((60_000, 2_000), (60_000, 1_500), (50_000, 2_000))
+    cards = [
+        card(name, t_offload_s=s, active_mem_MB=active, slept_mem_tp1_MB=slept)
+        for name, s, (active, slept) in zip("abc", offload_s, sizes, strict=True)
+    ]
+    toy = Toy(tmp_path, cards, **EACH_TICK)
+    toy.step(1, times=15)
+    toy.step(2, times=15)
+    free = []
+    for _ in free_mb:
+        toy.step(3)
+        free.append(float(toy.simulation.contexts(ROW).free_mb[0, 0]))
+    assert free == free_mb
+
+
+def test_who_would_leave_no_room_asleep_is_offloaded(tmp_path: Path) -> None:
+    """27,000 of 40,000 MB would sleep, but 25,000 and 60,000 are more than the GPU has."""
+    toy = Toy(tmp_path, [card("a", slept_mem_tp1_MB=25_000), card("b")], alpha=0.5)
+    toy.step(1, times=3)
+    toy.step(2, times=3)
+    assert (toy.state(0, 0), toy.since(0, 0)) == (ABSENT, 18.0)
+    assert (toy.state(0, 1), toy.since(0, 1)) == (ACTIVE, 28.0)
+    assert toy.counters == {"loads": 2, "offloads": 1}
 
 
 @pytest.mark.parametrize("waiting", [0, 2])
@@ -238,6 +325,17 @@ def test_the_calls_of_a_job(
     assert after == [[other for other in calls if call in before[other]] for call in calls]
 
 
+def test_all_calls_of_an_agent_need_its_model(tmp_path: Path) -> None:
+    """Two agents debate: calls 0 and 1, then 2 and 3. The one that decides draws its own model."""
+    demand = {**ALIKE, "jobs_per_gpu_per_min": 60, "topologies": {"Debate": 1}}
+    demand["num_agents"] = {2: 1}
+    toy = Toy(tmp_path, [card("a"), card("b")], demand=demand)
+    toy.step(0, times=20)
+    models = toy.cluster.job["model"][0, : toy.episode["used_jobs"]]
+    assert np.array_equal(models[:, 2:4], models[:, :2])
+    assert len({(a, b, last) for a, b, _, _, last in models[:, :5].tolist()}) == 2**3
+
+
 def test_a_job_alone(tmp_path: Path) -> None:
     """A call is sent at the tick after it became ready; the second reads prompt and answer."""
     toy = Toy(tmp_path, [card("a")], initial="spread", demand=ALIKE)
@@ -249,6 +347,28 @@ def test_a_job_alone(tmp_path: Path) -> None:
     assert job["ideal_s"] == pytest.approx(FIRST_S + LAST_S)
     assert job["slo_s"] == pytest.approx(3 * (FIRST_S + LAST_S) + 10)
     assert (job["calls"], job["late"]) == (2, 0)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    ("max_tokens", "ideal_s"),
+    [
+        (450, 0.029 + 0.034 + 200 * 0.011),  # the last call would read 500
+        (300, 0.019 + 0.019 + 200 * 0.011),
+        (80, 160 * 0.011),  # the prompt takes no longer than a step
+    ],
+)
+def test_prompts_and_answers_have_a_largest_length(
+    tmp_path: Path, max_tokens: int, ideal_s: float, traced: bool
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp,input,output\n" + "".join(f"{i},400,100\n" for i in range(9)))
+    arrivals = {"kind": "trace", "path": str(trace)} if traced else "poisson"
+    demand = {**ALIKE, "max_tokens": max_tokens, "arrivals": arrivals}
+    toy = Toy(tmp_path, [card("a")], demand=demand)
+    toy.step(0, times=60)
+    jobs = toy.cluster.job[0, : toy.episode["used_jobs"]]
+    assert len(jobs) and jobs["ideal_s"] == pytest.approx(ideal_s)
 
 
 def test_a_trace_says_how_long_calls_are(tmp_path: Path) -> None:
@@ -305,6 +425,21 @@ def test_a_job_that_nobody_serves_is_late_when_its_deadline_has_passed(tmp_path:
     assert toy.simulation.now_s()[0] == math.ceil(deadline_s)
     toy.step(0)
     assert (toy.episode["late"], toy.episode["jobs_late"]) == (0, 1)  # once
+
+
+@pytest.mark.parametrize(("grace_s", "late"), [(1.0, 1), (2.0, 0)])
+def test_a_job_that_ends_after_its_deadline_is_late(
+    tmp_path: Path, grace_s: float, late: int
+) -> None:
+    """It comes at 2.5, is sent at 3 and decides from 5 on, within an interval: latency 3.639 s."""
+    demand = {**ALIKE, "slo": {"factor": 1.0, "grace_s": grace_s}}
+    toy = Toy(tmp_path, [card("a")], initial="spread", demand=demand, decision_interval_s=10)
+    toy.cluster.arrival_s[0] = np.inf
+    toy.cluster.arrival_s[0, 0] = 2.5
+    toy.step(0)
+    (job,) = toy.simulation.finished(0)
+    assert job["latency_s"] == pytest.approx(5 + LAST_S - 2.5)
+    assert (job["late"], toy.episode["late"], toy.episode["jobs_late"]) == (late, late, late)
 
 
 def test_popularity_moves_from_model_to_model(tmp_path: Path) -> None:
