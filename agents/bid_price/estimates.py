@@ -258,7 +258,7 @@ def worth_keeping(
 
 def easiness_of_questions(
     played: Played,
-    right: Array,  # (D, R) share of right answers of the recipes, see `survey.Surveyed`
+    right: Array,  # (D, R) share of right answers of the recipes, see `Surveyed`
     num_tasks: int,  # T, of the split
 ) -> Array:
     """Fit an item-response model, by turns for the questions and for the recipes.

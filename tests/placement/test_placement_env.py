@@ -114,6 +114,8 @@ def test_wrong_files_are_explained(tmp_path: Path) -> None:
     for changes, message in (
         ({"topologies": {"Chian": 1}}, "Did you mean 'Chain'"),
         ({"num_agents": {1: 0.0}}, "all weights are 0"),
+        ({"arrivals": "mmp"}, "demand: arrivals: unknown kind 'mmp'. Did you mean 'mmpp'?"),
+        ({"arrivals": {"kind": "burst", "factr": 2}}, "demand: arrivals: factr: unknown key"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=re.escape(message)):
             gym.make(PLACEMENT, demand=write_demand(tmp_path, **changes))

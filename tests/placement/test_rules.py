@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inframind_gym.simulator.placement.config import JobArrivals, load_demand
 from inframind_gym.simulator.placement.episode import dag_table
 from inframind_gym.simulator.placement.instances import STREAM_NOISE, STREAM_SPREAD
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, LOAD, SLEEP, SLEPT, VANISHING
@@ -440,6 +441,20 @@ def test_a_job_that_ends_after_its_deadline_is_late(
     (job,) = toy.simulation.finished(0)
     assert job["latency_s"] == pytest.approx(5 + LAST_S - 2.5)
     assert (job["late"], toy.episode["late"], toy.episode["jobs_late"]) == (late, late, late)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "burst", "diurnal", "profile", "mmpp", "trace"])
+def test_jobs_come_at_the_mean_rate_of_the_demand(tmp_path: Path, kind: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp,input,output\n0,1,1\n1,1,1\n5,1,1\n6,1,1\n")
+    needs: dict[str, Any] = {"profile": {"rates": [1, 4]}, "trace": {"path": str(trace)}}
+    arrivals = {"kind": kind, **needs.get(kind, {})}
+    demand = load_demand(write_demand(tmp_path, arrivals=arrivals))
+    horizon_s = 200_000.0
+    process = JobArrivals(demand, 20.0, horizon_s, None)
+    times_s, rows = np.empty(process.capacity), np.empty(process.capacity, np.int64)
+    process.draw(np.random.default_rng(0), times_s, rows)
+    assert np.isfinite(times_s).sum() == pytest.approx(20.0 / 60.0 * horizon_s, rel=0.03)
 
 
 def test_popularity_moves_from_model_to_model(tmp_path: Path) -> None:

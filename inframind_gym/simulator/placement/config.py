@@ -284,7 +284,10 @@ class JobArrivals:
                     "demand: arrivals: rescale must be true: a demand's rate is "
                     "jobs_per_gpu_per_min, whatever the trace's own pace is."
                 )
-        self.process = make_arrivals(spec)
+        try:
+            self.process = make_arrivals(spec)
+        except ConfigError as error:
+            raise ConfigError(f"demand: {error}") from None
         self.rate_per_min = jobs_per_min / self.process.mean_rate_factor()
         expected = jobs_per_min * horizon_s / 60.0
         self._few = int(1.25 * expected + 6.0 * expected**0.5) + 8

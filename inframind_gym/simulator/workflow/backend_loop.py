@@ -85,7 +85,7 @@ class BackendLoop:
 
     Attributes:
         backend: as given.
-        seen: (1, 3, M) the metrics as they were read last, normalised (`simulator.telemetry`).
+        seen: (1, 3, M) the metrics as they were read last, normalised (`server.telemetry`).
     """
 
     def __init__(

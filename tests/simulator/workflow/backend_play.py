@@ -130,14 +130,14 @@ class Failing(ScriptedBackend):
         self._script, self._outages = reply, outages
 
     def _answer(self, call: Call) -> Reply:
-        reply, now_s = self._script(call), self._now_s
+        reply, now_s = self._script(call), self.now_s()
         for model, from_s, until_s in self._outages:
             if model == call.model and from_s < now_s + reply.latency_s and now_s < until_s:
                 reply = replace(reply, latency_s=max(from_s - now_s, 0.0), failed=True)
         return reply
 
     def models_up(self) -> int:
-        down = {m for m, from_s, until_s in self._outages if from_s <= self._now_s < until_s}
+        down = {m for m, from_s, until_s in self._outages if from_s <= self.now_s() < until_s}
         return super().models_up() & ~sum(1 << m for m in down)
 
 
