@@ -63,18 +63,24 @@ def test_import_takes_less_than_a_second_and_loads_nothing_heavy() -> None:
     assert min(wall_s, processor_s) < 1.0
 
 
+def run_without(names: tuple[str, ...], then: str = "") -> str:
+    return run(WITHOUT.format(names=names, ids=set(IDS), then=then))
+
+
 def test_import_works_where_nothing_heavy_is_installed() -> None:
-    ids = set(IDS)
-    run(WITHOUT.format(names=(*HEAVY, *OPTIONAL), ids=ids, then=""))
+    run_without((*HEAVY, *OPTIONAL))
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_an_environment_runs_without_any_optional_package(name: str) -> None:
-    then = (
-        f"env = gym.make({name!r}, num_queries=3); env.reset(seed=0); "
-        "env.step(env.action_space.sample())"
-    )
-    run(WITHOUT.format(names=OPTIONAL, ids={name}, then=then))
+EPISODES = """
+for name in {ids!r}:
+    env = gym.make(name, num_queries=3)
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+"""
+
+
+def test_environments_run_without_any_optional_package() -> None:
+    run_without(OPTIONAL, EPISODES.format(ids=IDS))
 
 
 WINDOW = """
@@ -95,7 +101,7 @@ except ValueError as error:
 
 
 def test_windows_and_videos_name_our_extra() -> None:
-    said = run(WITHOUT.format(names=("pygame", "moviepy"), ids=set(IDS), then=WINDOW)).splitlines()
+    said = run_without(("pygame", "moviepy"), WINDOW).splitlines()
     for line, package in zip(said, ("pygame", "moviepy"), strict=True):
         assert f"needs {package}" in line and "[render]" in line
 
@@ -119,5 +125,4 @@ def test_help_lists_the_arguments(name: str) -> None:
 
 def test_compiled_rules_are_read_without_numba() -> None:
     """Machine code that is kept runs without it."""
-    then = "import inframind_gym.envs.routing, sys; assert 'numba' not in sys.modules"
-    subprocess.run([sys.executable, "-c", then], check=True)
+    run("import inframind_gym.envs.routing, sys; assert 'numba' not in sys.modules")

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,50 +17,15 @@ import pytest
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.report import page
 from inframind_gym.evaluation.report.page import FORMAT, lean, render, report_data, write_report
-from inframind_gym.evaluation.runner import run
-from inframind_gym.evaluation.suite import FAMILIES, load_suite
+from inframind_gym.evaluation.suite import FAMILIES
 from inframind_gym.evaluation.tables import to_markdown
-
-SMALL: dict[str, tuple[str, dict[str, Any]]] = {
-    "routing": (
-        "starter",
-        {"policies": ("random", "least_loaded"), "rates_per_min": (20, 200), "num_queries": 12},
-    ),
-    "tracks": (
-        "standard_quick",
-        {
-            "policies": ("bid_price", "fixed_recipe"),
-            "seeds": 1,
-            "tracks": ("faults",),
-            "scenarios": ("faults/deaths",),
-            "loads": (0.6,),
-            "num_queries": 10,
-        },
-    ),
-    "placement": (
-        "placement_quick",
-        {"policies": ("random", "greedy"), "clusters": ("h100-4gpu",), "num_decisions": 12},
-    ),
-    "assignment": ("assignment_quick", {"policies": ("random", "optimum")}),
-    "assignment_queue": ("assignment_queue_quick", {"policies": ("random", "least_busy")}),
-    "token_budget": ("token_budget_quick", {"policies": ("random", "spend_all")}),
-    "coordination": ("coordination_quick", {"policies": ("random", "seed_supervisor")}),
-}
+from tests.golden.boards import SUITES, results_of
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A small run of every family, made when it is asked for."""
-    root, made = tmp_path_factory.mktemp("runs"), {}
-
-    def folder(kind: str) -> Path:
-        if kind not in made:
-            suite, changes = SMALL[kind]
-            run(load_suite(suite, {"seeds": 2, **changes}).resolve(), root / kind)
-            made[kind] = root / kind
-        return made[kind]
-
-    return folder
+    return cache(lambda kind: results_of(kind, tmp_path_factory.mktemp("runs")))
 
 
 class Page(HTMLParser):
@@ -84,11 +51,7 @@ class Page(HTMLParser):
         return json.loads(self.scripts[0])
 
 
-SLOW = ("tracks",)  # steady load needs thousands of queries
-KINDS = [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in SMALL]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SUITES)
 def test_a_report_has_the_board_of_every_family(kind, folders, tmp_path):
     folder, out = folders(kind), tmp_path / "report.html"
     write_report([folder], out)
@@ -116,7 +79,7 @@ def test_every_family_has_its_terms_in_the_glossary():
 
 
 def test_text_stays_text(folders, tmp_path):
-    data = report_data([load_results(folders("token_budget"))])
+    data = report_data([load_results(folders("token budget"))])
     (found,) = data["runs"]
     found["name"] = found["policies"][0]["name"] = HOSTILE
     found["board"]["notes"] = [HOSTILE]

@@ -78,13 +78,18 @@ SUITES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+def results_of(name: str, place: Path) -> Path:
+    """Play a suite in a folder; return the folder of its results."""
+    path = place / "tiny.yaml"
+    path.write_text(json.dumps({"name": "tiny", **SUITES[name]}), encoding="utf-8")
+    run(load_suite(str(path)).resolve(), place / "results")
+    return place / "results"
+
+
 def play(name: str) -> str:
     """Play a suite; return digests of board, comparison and tables."""
     with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "tiny.yaml"
-        path.write_text(json.dumps({"name": "tiny", **SUITES[name]}), encoding="utf-8")
-        run(load_suite(str(path)).resolve(), Path(place) / "results")
-        results = load_results(Path(place) / "results")
+        results = load_results(results_of(name, Path(place)))
         board = leaderboard(results, num_resamples=500)
         first, second, *_ = results.policies
         between = compare(Side(results, first), Side(results, second), num_resamples=500)
