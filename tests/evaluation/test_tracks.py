@@ -47,7 +47,6 @@ LIMITS: dict[str, Any] = {
     "work_s": 1.0,
     "informed": {0.5: 0.8, 1.5: 0.6},
 }
-SHIPPED = list_configs("tracks")
 
 
 def write(folder: Path, **changes: Any) -> str:
@@ -398,7 +397,7 @@ def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: 
 # Files.
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", list_configs("tracks"))
 def test_shipped_tracks_have_limits_of_the_present_constants(name: str) -> None:
     track, limits = scenarios.load_track(name), scenarios.load_limits(name)
     for scenario, content in track.scenarios.items():
@@ -417,7 +416,6 @@ def test_a_tracks_version_and_limits_are_part_of_the_results(tmp_path: Path) -> 
     changed = write(tmp_path, version=2)
     config = TrackSuite(name="s", policies=("random",), tracks=(changed,))
     assert config.fingerprint("tracks", "mine") != before
-    assert isinstance(scenarios.load_track(changed), scenarios.TrackConfig)
 
 
 @pytest.mark.parametrize("name", ["standard", "standard_quick"])
