@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -24,34 +23,16 @@ PAGE = "# By hand\n\n" + "".join(
 )
 
 
-DOCS = Path(fidelity.__file__).parents[1] / "docs"
-SHIPPED = dict(fidelity.LOGS)
-
-
-def raw_cell(rate: float, **changes: Any) -> dict[str, Any]:
-    """A measured cell of 40 queries on MATH."""
-    shape = {"p5": 0.3, "p25": 0.6, "median": 0.9, "p75": 1.3, "p95": 2.0}
-    return {
-        "arrival_rate": rate,
-        "n_episodes": 40,
-        "accuracy": 0.7,
-        "latency": {"mean": 33.0, **{key: 33.0 * factor for key, factor in shape.items()}},
-        "num_agents": 3,
-        "model_distribution": {"Qwen/Qwen2.5-Coder-14B-Instruct": 1.0},
-        "topology_distribution": {"Math/IO": 0.5, "Math/Chain": 0.5},
-        **changes,
-    }
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     (folder / "vllm_traces").mkdir()
     synthetic.write(folder / "vllm_traces", synthetic.rows(synthetic.card(), 60))
+    cell = synthetic.measured_cell
     routes = {"Qwen/Qwen2.5-Coder-14B-Instruct|Flash": 1.0}
     runs = {
-        "mas": {"math": [raw_cell(rate, cost_rate=5.0) for rate in (10.0, 60.0)]},
-        "inframind": {"math": [raw_cell(10.0, budget=50.0, model_strategy_joint=routes)]},
+        "mas": {"math": [cell(rate, 33.0, cost_rate=5.0) for rate in (10.0, 60.0)]},
+        "inframind": {"math": [cell(budget=50.0, model_strategy_joint=routes)]},
     }
     (folder / "measured_runs.json").write_text(json.dumps(runs), encoding="utf-8")
     return folder

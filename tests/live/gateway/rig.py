@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import httpx
 import uvicorn
 import yaml
 
@@ -26,6 +23,7 @@ from inframind_gym.live.gateway.gateway import Gateway
 from inframind_gym.live.guard import bounded_protocol
 from inframind_gym.live.processes import free_ports
 from inframind_gym.sockets import listening
+from tests.live.launch.play import CLI, ENV
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
 from tests.live.vllm_server.live_play import five, pool_file
 
@@ -52,20 +50,13 @@ class Rig:
         **fields: Any,
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of a POST, or of a GET for other paths."""
-
-        async def send() -> tuple[int, dict[str, str], bytes]:
-            async with aiohttp.ClientSession() as session:
-                if body is None and not path.startswith("/v1/c"):
-                    sent = session.get(self.url + path, headers=headers)
-                else:
-                    data = body if isinstance(body, bytes) else json.dumps(chat(**fields)).encode()
-                    kind = {"Content-Type": "application/json"}
-                    sent = session.post(self.url + path, data=data, headers=kind | dict(headers))
-                async with sent as response:
-                    told = {name.lower(): value for name, value in response.headers.items()}
-                    return response.status, told, await response.read()
-
-        return asyncio.run(send())
+        if body is None and not path.startswith("/v1/c"):
+            answer = httpx.get(self.url + path, headers=headers, timeout=60.0)
+        else:
+            content = body if isinstance(body, bytes) else json.dumps(chat(**fields)).encode()
+            kind = {"Content-Type": "application/json"} | dict(headers)
+            answer = httpx.post(self.url + path, content=content, headers=kind, timeout=60.0)
+        return answer.status_code, dict(answer.headers), answer.content
 
     def alias(self, m: int) -> str:
         return self.gateway.pool.models[m].alias
@@ -125,10 +116,9 @@ def process(
     url, config = f"http://127.0.0.1:{port}", folder / "gateway.yaml"
     usual = {"pool": str(pool), "policy": "least_loaded", "port": port}
     config.write_text(yaml.safe_dump(usual | settings))
-    command = [sys.executable, "-c", "from inframind_gym.cli import app; app()"]
     started = subprocess.Popen(
-        [*command, "serve", "--config", str(config)],
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        [*CLI, "serve", "--config", str(config)],
+        env=ENV,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # though nohup runs tests

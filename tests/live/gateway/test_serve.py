@@ -27,15 +27,9 @@ from tests.live.vllm_server.fake import Answer, records, until
 from tests.live.vllm_server.live_play import five, pool_file
 
 LIMITS = {"max_body_bytes": 4096}
+LATE = Answer(first_s=0.5)
+CHAT = "/v1/chat/completions"
 BEARER = {"Authorization": f"Bearer {KEY}"}
-
-
-def post(body: bytes, *headers: bytes) -> bytes:
-    lines = [
-        *(b"POST /v1/chat/completions HTTP/1.1", b"Host: 127.0.0.1", b"Connection: close"),
-        *(b"Content-Type: application/json", b"Content-Length: %d" % len(body), *headers),
-    ]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
@@ -76,9 +70,11 @@ def test_a_client_that_does_not_read_gives_its_server_back(tmp_path: Path) -> No
     flood = Answer("x" * 4_000_000, tokens=400)
     with running(tmp_path, lambda r, n: flood, limits={"stall_s": 0.5}) as rig:
         body = json.dumps(chat(stream=True, max_tokens=8192)).encode()
+        head = [f"POST {CHAT} HTTP/1.1".encode(), b"Host: 127.0.0.1"]
+        head += [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
         with socket.create_connection(("127.0.0.1", rig.port)) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.sendall(post(body))
+            connection.sendall(b"\r\n".join([*head, b"", body]))
             until(lambda: rig.gateway.in_flight.sum() == 1)
             settled(rig)
 
@@ -120,10 +116,6 @@ def test_a_configuration_that_is_wrong_says_where(text: str, words: str, tmp_pat
         gateway_config(path, {})
     assert str(path) in str(error.value)
     assert KEY not in str(error.value) and "short}" not in str(error.value)
-
-
-LATE = Answer(first_s=0.5)
-CHAT = "/v1/chat/completions"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

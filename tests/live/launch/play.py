@@ -55,7 +55,7 @@ def session(leader: int) -> set[int]:
 def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `inframind pool ...`."""
     return subprocess.run(
-        [*CLI, *map(str, arguments)],
+        [*CLI, "pool", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -64,7 +64,7 @@ def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProce
     )
 
 
-CLI = [sys.executable, "-c", "from inframind_gym.cli import app; app()", "pool"]
+CLI = [sys.executable, "-c", "from inframind_gym.cli import app; app()"]
 ENV = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     "COLUMNS": "160",

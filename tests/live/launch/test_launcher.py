@@ -246,7 +246,7 @@ def test_servers_that_share_a_gpu_come_up_one_after_the_other(room: Room) -> Non
 def test_interrupting_up_stops_what_it_started(room: Room, number: signal.Signals) -> None:
     path = write_pool(room.folder, "", "silent")
     arguments = ["up", "--pool", path, "--state", room.state, "--python", room.python]
-    line = [*play.CLI, *map(str, arguments)]
+    line = [*play.CLI, "pool", *map(str, arguments)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=play.ENV)
     assert process.stdout is not None
     while "m0: up after" not in (line := process.stdout.readline()):

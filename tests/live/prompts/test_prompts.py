@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("aiohttp")
+
 from inframind_gym.live.prompts import TEMPLATE_TOKENS, Message, Prompts, estimate_upper
-from inframind_gym.simulator.workflow.backend import Call
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.simulator.workflow.topology import FINAL, FIRST, STRATEGIES, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import FINAL
 from inframind_gym.tasks import load_tasks
 from inframind_gym.tasks.taskset import ANSWER_KINDS
+from tests.live.vllm_server.live_play import call
 
 TASKS = load_tasks("builtin")
 PROMPTS = Prompts(TASKS)
@@ -24,31 +28,11 @@ SOLVER = [role.name for role in ROLES].index("MathSolver")
 AMPLE = 14336
 
 
-def call(
-    topology: str,
-    node: int = 0,
-    *,
-    phase: int = FIRST,
-    reads: tuple[int, ...] = (),
-    kind: str = "number",
-) -> Call:
-    return Call(
-        id=0,
-        query=0,
-        task=TASK[kind],
-        topology=TOPOLOGIES.index(topology),
-        node=node,
-        phase=phase,
-        model=0,
-        strategy=STRATEGIES.index("Concise"),
-        role=-1 if phase == FINAL else SOLVER,
-        priority=0.0,
-        deadline_s=100.0,
-        prompt_tokens=100,
-        max_tokens=2048,
-        reads=reads,
-        sources=reads,
-    )
+def prompt_of(answers: dict[int, str], limit: int = AMPLE, **changes: Any) -> list[Message]:
+    """Messages of a call of MathSolver's that reads these answers by their nodes."""
+    reads = tuple(answers)
+    given = {"task": TASK["number"], "role": SOLVER, "reads": reads, "sources": reads, **changes}
+    return PROMPTS.messages(call(**given), answers, limit)
 
 
 def text(messages: list[Message]) -> str:
@@ -62,17 +46,17 @@ def titles(messages: list[Message]) -> list[str]:
 
 def test_trains_of_thought_are_not_passed_on() -> None:
     answers = {0: "<think>a long way</think>\nIt is 4."}
-    prompt = text(PROMPTS.messages(call("Chain", 1, reads=(0,)), answers, AMPLE))
+    prompt = text(prompt_of(answers, node=1))
     assert "a long way" not in prompt
     assert "It is 4." in prompt
 
 
 def test_no_prompt_tells_the_answer() -> None:
     choice = TASKS.answers[TASK["choice"]]
-    prompt = text(PROMPTS.messages(call("IO", kind="choice"), {}, AMPLE))
+    prompt = text(prompt_of({}, task=TASK["choice"]))
     assert f"(A to {'ABCDEFGHIJ'[len(choice.options) - 1]})" in prompt
     tests = TASKS.answers[TASK["tests"]]
-    prompt = text(PROMPTS.messages(call("IO", kind="tests"), {}, AMPLE))
+    prompt = text(prompt_of({}, task=TASK["tests"]))
     assert f"`{tests.entry_point}`" in prompt
     asserts = tests.value.splitlines()
     assert len(asserts) > 1
@@ -86,15 +70,15 @@ def test_no_prompt_tells_the_answer() -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_a_prompt_never_takes_more_than_its_limit(answers: list[str], more: int) -> None:
-    reads = tuple(range(len(answers)))
-    final = call("FullConnected", phase=FINAL, reads=reads)
     by_node = dict(enumerate(answers))
+    final: dict[str, Any] = {"phase": FINAL, "role": -1, "reads": tuple(by_node)}
+    final["sources"] = final["reads"]
 
     def size(messages: list[Message]) -> int:
         return TEMPLATE_TOKENS + sum(estimate_upper(m["content"]) for m in messages)
 
-    bare = size(PROMPTS.messages(final, {}, AMPLE)) + 40 * len(answers)
-    messages = PROMPTS.messages(final, by_node, bare + more)
+    bare = size(prompt_of({}, **final)) + 40 * len(answers)
+    messages = prompt_of(by_node, bare + more, **final)
     assert size(messages) <= bare + more
     prompt = text(messages)
     assert TASKS.texts[TASK["number"]] in prompt

@@ -70,7 +70,7 @@ class LiveRig:
     def run(self, *arguments: str) -> tuple[int, str]:
         """`inframind pool ...`, to its end: exit status and what it said."""
         process = subprocess.run(
-            [*CLI, arguments[0], "--pool", str(self.path), *arguments[1:]],
+            [*CLI, "pool", arguments[0], "--pool", str(self.path), *arguments[1:]],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

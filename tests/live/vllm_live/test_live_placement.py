@@ -49,14 +49,10 @@ class Room(Play):
 
     def leaders(self) -> dict[str, int]:
         """Processes that were started, by the folder of their instance."""
-        return leaders(self.state)
-
-
-def leaders(state: Path) -> dict[str, int]:
-    return {
-        file.parent.name: json.loads(file.read_text())[0]["pid"]
-        for file in state.glob("*/state.json")
-    }
+        return {
+            file.parent.name: json.loads(file.read_text())[0]["pid"]
+            for file in self.state.glob("*/state.json")
+        }
 
 
 @pytest.fixture
