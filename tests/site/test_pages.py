@@ -1,4 +1,4 @@
-"""Links, commands and their options exist on all pages."""
+"""Every code block of every page runs, or says why not; links, commands and options exist."""
 
 from __future__ import annotations
 
@@ -13,9 +13,29 @@ import typer
 import benchmarks.__main__  # noqa: F401  (adds its commands)
 from inframind_gym import cli
 from inframind_gym.evaluation.cli import app as benchmark_app
-from tests.site.blocks import PAGES, ROOT, blocks
+from tests.site.blocks import PAGES, ROOT, blocks, run_page
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SLOW = {"assignment", "coordination", "results_folder", "surrogate", "train"}
+RUN = [
+    pytest.param(page, marks=[pytest.mark.slow] if page.stem in SLOW else [])
+    for page in PAGES
+    if any(not block.not_run for block in blocks(page))
+]
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page, tmp_path)
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            assert len(block.not_run) >= 8 or not block.not_run, f"{page}:{block.line}"
 
 
 def test_it_is_short() -> None:
