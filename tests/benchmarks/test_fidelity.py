@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,9 +13,10 @@ from typer.testing import CliRunner
 import benchmarks.__main__  # noqa: F401  # registers the command
 from benchmarks import fidelity
 from benchmarks.fidelity import Log
-from benchmarks.fit.measured_runs import ERRORS
+from benchmarks.fit.measured_runs import ERRORS, read_runs
 from inframind_gym.calibration.server_card import Limits
 from inframind_gym.evaluation.cli import app
+from inframind_gym.simulator.server.pool import load_pool
 from tests.calibration import synthetic
 
 TABLES = ("targets", "failures")
@@ -23,16 +25,32 @@ PAGE = "# By hand\n\n" + "".join(
 )
 
 
+def measured_cell(rate: float = 10.0, mean_s: float = 30.0, **changes: Any) -> dict[str, Any]:
+    """A cell of `mas` on MATH, as it is published."""
+    shape = {"p5": 0.3, "p25": 0.6, "median": 0.9, "p75": 1.3, "p95": 2.0}
+    names = [model.name for model in load_pool("b200-2gpu").models]
+    return {
+        "arrival_rate": rate,
+        "n_episodes": 60,
+        "accuracy": 0.7,
+        "latency": {"mean": mean_s, **{name: mean_s * of for name, of in shape.items()}},
+        "tokens_per_episode": {"prompt": None, "completion": None, "steps_per_episode": 5.5},
+        "model_distribution": dict(zip(names, (0.2, 0.3, 0.3, 0.1, 0.1), strict=True)),
+        "topology_distribution": {"Math/IO": 0.5, "Math/Debate": 0.1, "Math/Chain": 0.4},
+        "num_agents": {"mean": 5, "median": 5.0},
+        **changes,
+    }
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     (folder / "vllm_traces").mkdir()
     synthetic.write(folder / "vllm_traces", synthetic.rows(synthetic.card(), 60))
-    cell = synthetic.measured_cell
     routes = {"Qwen/Qwen2.5-Coder-14B-Instruct|Flash": 1.0}
     runs = {
-        "mas": {"math": [cell(rate, 33.0, cost_rate=5.0) for rate in (10.0, 60.0)]},
-        "inframind": {"math": [cell(budget=50.0, model_strategy_joint=routes)]},
+        "mas": {"math": [measured_cell(rate, 33.0, cost_rate=5.0) for rate in (10.0, 60.0)]},
+        "inframind": {"math": [measured_cell(budget=50.0, model_strategy_joint=routes)]},
     }
     (folder / "measured_runs.json").write_text(json.dumps(runs), encoding="utf-8")
     return folder
@@ -87,6 +105,18 @@ def test_the_page_is_filled_and_stays_the_same(
     assert page.read_text(encoding="utf-8") == text
     for name, plot in plots.items():
         assert (tmp_path / "fidelity" / name).read_bytes() == plot
+
+
+def test_a_cell_is_read_as_it_stands(data: Path) -> None:
+    cell = read_runs(data / "measured_runs.json")[0]
+    source = "measured_runs.json: mas.math[0]"
+    assert (cell.method, cell.dataset, cell.source) == ("mas", "math", source)
+    assert (cell.arrival_rate_per_min, cell.num_queries, cell.accuracy) == (10.0, 60, 0.7)
+    assert (cell.cost_rate, cell.budget_s, cell.num_agents, cell.steps) == (5.0, None, 5.0, 5.5)
+    assert cell.topology_share == {"IO": 0.5, "Debate": 0.1, "Chain": 0.4}
+    assert cell.model_share is not None
+    assert cell.model_share["mistralai/Mistral-Small-24B-Instruct-2501"] == pytest.approx(0.3)
+    assert cell.latency_s["p95"] == 66.0
 
 
 def test_a_perfect_model_misses_by_chance_alone() -> None:

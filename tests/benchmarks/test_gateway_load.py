@@ -17,20 +17,18 @@ from tests.live.gateway.rig import running
 from tests.live.simulated.play import served, tiny_pool
 from tests.live.vllm_server.fake import Answer
 
+BREAKS_OFF = Answer("4 and 2", each_s=0.1, error_after=2)
 
-def test_requests_end_once(tmp_path: Path) -> None:
-    with running(tmp_path, admission="best_effort") as rig:
-        found = asyncio.run(send(rig.url, 50.0, 20, break_servers([], 0.0)))
+
+@pytest.mark.parametrize(
+    ("answer", "outcomes"),
+    [(Answer(), {"in time": 20}), (BREAKS_OFF, {"in time": 10, "failed": 10})],
+)
+def test_requests_end_once(answer: Answer, outcomes: dict[str, int], tmp_path: Path) -> None:
+    with running(tmp_path, lambda request, number: answer, admission="best_effort") as rig:
+        assert asyncio.run(send(rig.url, 50.0, 20, break_servers([], 0.0))) == outcomes
         took_s = asyncio.run(first_tokens(rig.url, "inframind/auto", 2, 6))
     assert len(took_s) == 6 and min(took_s) > 0.0
-    assert found == {"in time": 20}
-
-
-def test_streams_that_end_with_an_error_have_failed(tmp_path: Path) -> None:
-    answer = Answer("4 and 2", each_s=0.1, error_after=2)
-    with running(tmp_path, lambda request, number: answer, admission="best_effort") as rig:
-        found = asyncio.run(send(rig.url, 50.0, 20, break_servers([], 0.0)))
-    assert found == {"in time": 10, "failed": 10}
 
 
 def test_servers_break_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

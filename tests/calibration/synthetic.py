@@ -1,4 +1,4 @@
-"""Request logs made by the kernel itself, with known constants; measured cells, made up."""
+"""Request logs made by the kernel itself, with known constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.simulator.server.open_loop import replay_requests
-from inframind_gym.simulator.server.pool import ModelConfig, ServerCard, StepCost, load_pool
+from inframind_gym.simulator.server.pool import ServerCard, StepCost
 from inframind_gym.simulator.server.state import card_record
 
 STEP = StepCost(base_s=0.012, per_kv_token_s=8e-8, per_new_token_s=4e-5, per_attention_unit_s=2e-9)
@@ -25,29 +25,6 @@ def card(**changes: Any) -> ServerCard:
         "step": STEP,
     }
     return ServerCard(**(fields | changes))
-
-
-def with_base_s(model: ModelConfig, factor: float) -> ModelConfig:
-    """Return a model whose engine step takes another time."""
-    step = model.server.step.model_copy(update={"base_s": model.server.step.base_s * factor})
-    return model.model_copy(update={"server": model.server.model_copy(update={"step": step})})
-
-
-def measured_cell(rate: float = 10.0, mean_s: float = 30.0, **changes: Any) -> dict[str, Any]:
-    """A cell of `mas` on MATH, as it is published."""
-    shape = {"p5": 0.3, "p25": 0.6, "median": 0.9, "p75": 1.3, "p95": 2.0}
-    names = [model.name for model in load_pool("b200-2gpu").models]
-    return {
-        "arrival_rate": rate,
-        "n_episodes": 60,
-        "accuracy": 0.7,
-        "latency": {"mean": mean_s, **{name: mean_s * of for name, of in shape.items()}},
-        "tokens_per_episode": {"prompt": None, "completion": None, "steps_per_episode": 5.5},
-        "model_distribution": dict(zip(names, (0.2, 0.3, 0.3, 0.1, 0.1), strict=True)),
-        "topology_distribution": {"Math/IO": 0.5, "Math/Debate": 0.1, "Math/Chain": 0.4},
-        "num_agents": {"mean": 5, "median": 5.0},
-        **changes,
-    }
 
 
 def rows(server: ServerCard, requests: int = 120, *, per_s: float = 8.0) -> list[dict[str, Any]]:

@@ -26,7 +26,6 @@ from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.state import CALL
-from tests.calibration.synthetic import with_base_s
 
 TRUTH = load_pool("b200-2gpu")
 
@@ -46,10 +45,14 @@ def answered(count: int, per_s: float = 1.0) -> NDArray[Any]:
 
 def other_cards() -> PoolConfig:
     """Return TRUTH with step costs that are off by a factor of 2 to 3, and no slowdown."""
-    factors = [3.0 if m % 2 else 0.4 for m in range(len(TRUTH.models))]
-    models = tuple(map(with_base_s, TRUTH.models, factors))
+    models = []
+    for m, model in enumerate(TRUTH.models):
+        step = model.server.step
+        step = step.model_copy(update={"base_s": step.base_s * (3.0 if m % 2 else 0.4)})
+        server = model.server.model_copy(update={"step": step})
+        models.append(model.model_copy(update={"server": server}))
     gpus = tuple(gpu.model_copy(update={"colocation_slowdown": 0.0}) for gpu in TRUTH.gpus)
-    return TRUTH.model_copy(update={"models": models, "gpus": gpus})
+    return TRUTH.model_copy(update={"models": tuple(models), "gpus": gpus})
 
 
 def test_true_cards_have_no_mismatch_and_too_few_calls_are_refused() -> None:

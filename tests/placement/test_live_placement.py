@@ -19,7 +19,7 @@ pytest.importorskip("aiohttp")
 from inframind_gym.errors import InfraMindError
 from inframind_gym.simulator.placement.state import LOAD, OFFLOAD, WAKE
 from tests.live.launch.play import ENV
-from tests.live.vllm_server.fake import Answer
+from tests.live.vllm_server.fake import Answer, until
 from tests.placement.live_toys import (
     LLAMA3,
     LLAMA8,
@@ -265,10 +265,7 @@ def test_closing_in_the_middle(tmp_path: Path) -> None:
         play.live.close()
         assert time.monotonic() - began_s < 60.0
         play.live.close()
-    over_s = time.monotonic() + 20.0
-    while threading.active_count() > before:
-        assert time.monotonic() < over_s, threading.enumerate()
-        time.sleep(0.05)
+    until(lambda: threading.active_count() <= before, 20.0)
 
 
 def test_ctrl_c_twice_while_it_closes_leaves_no_server(

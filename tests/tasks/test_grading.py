@@ -140,10 +140,7 @@ def test_every_fraction_is_read_back(value: Fraction) -> None:
 
 @given(st.text(max_size=60))
 def test_no_response_breaks_a_grader(text: str) -> None:
-    for answer in (
-        Answer("number", "7"),
-        Answer("choice", "B", OPTIONS),
-    ):
+    for answer in (Answer("number", "7"), Answer("choice", "B", OPTIONS)):
         assert grade(answer, text) in (True, False)
     assert final_expression(text) is not None
 

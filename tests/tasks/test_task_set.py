@@ -119,6 +119,8 @@ def test_own_format(tmp_path: Path) -> None:
         "split": "val",
     }
     first, second = read_file(write(tmp_path / "quiz.jsonl", OWN, full))
+    difficulty = load_tasks(tmp_path, split="all").difficulty
+    assert np.isfinite(difficulty[0]) and difficulty[1] == 1.5
     assert (first.dataset, first.answer) == ("quiz", Answer("number", "4"))
     assert first.difficulty is None
     assert second.dataset == "mine"
@@ -241,31 +243,17 @@ def test_a_folder(folder: Path) -> None:
 
 
 def test_select_by_indices_keeps_their_order_and_all_fields(folder: Path) -> None:
-    tasks = load_tasks(folder, split="all")
-    chosen = tasks.select([43, 0, 43])
+    tasks, rows = load_tasks(folder, split="all"), [43, 0, 43]
+    chosen = tasks.select(rows)
     assert len(chosen) == 3 and chosen.ids == ("q3", "m0", "q3")
-    assert chosen.texts[1] == tasks.texts[0]
-    assert chosen.datasets == ("mmlu_pro", "math", "mmlu_pro")
-    assert chosen.domain.tolist() == [2, 0, 2]
-    assert [answer.value for answer in chosen.answers] == ["A", "0", "A"]
-    for of, own in ((chosen.embeddings, tasks.embeddings), (chosen.difficulty, tasks.difficulty)):
-        assert np.array_equal(of, own[[43, 0, 43]]) and of.dtype == np.float32
+    for name in ("texts", "datasets", "answers"):
+        assert getattr(chosen, name) == tuple(getattr(tasks, name)[row] for row in rows)
+    for name in ("domain", "embeddings", "difficulty"):
+        of, own = getattr(chosen, name), getattr(tasks, name)
         before = own.copy()
-        of[:] = 7.0
+        assert np.array_equal(of, own[rows]) and of.dtype == own.dtype
+        of[:] = 7
         assert np.array_equal(own, before)  # copies
-
-
-def test_difficulties_of_the_data_are_kept(tmp_path: Path) -> None:
-    items = [
-        {"id": f"{i}", "text": f"t{i}", "domain": "Code", "answer": i, "difficulty": i - 1.0}
-        for i in range(3)
-    ]
-    items[2].pop("difficulty")
-    write(tmp_path / "own.jsonl", *items)
-    tasks = load_tasks(tmp_path, split="all")
-    assert tasks.difficulty[:2].tolist() == [-1.0, 0.0]
-    assert np.isfinite(tasks.difficulty[2])
-    assert set(tasks.datasets) == {"own"}
 
 
 def test_split_never_changes() -> None:

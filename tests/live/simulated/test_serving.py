@@ -21,18 +21,15 @@ from inframind_gym.live.chat import ChatResult
 from inframind_gym.live.config import LiveSettings, ServerAddress
 from inframind_gym.live.watcher import Reading, parse_metrics
 from inframind_gym.simulator.server.open_loop import replay_requests
-from inframind_gym.simulator.server.pool import PoolConfig, load_pool
+from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.server.state import cards
 from tests.live.simulated.play import served, tiny_pool
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
+MEASURED = load_pool("b200-2gpu")
 Session = aiohttp.ClientSession
 SETTINGS = LiveSettings(sampling={"ignore_eos": True}, health_s=3600.0)
-
-
-def measured_pool() -> PoolConfig:
-    return load_pool("b200-2gpu")
 
 
 def play(scene: Callable[[Session], Coroutine[Any, Any, Any]], loop: Any = asyncio) -> Any:
@@ -72,7 +69,7 @@ def test_latencies_are_the_kernels() -> None:
 
     In one of five runs at the latest: what a busy machine adds is no kernel's.
     """
-    pool, rng, n, speed = measured_pool(), np.random.default_rng(0), 60, 2.0
+    pool, rng, n, speed = MEASURED, np.random.default_rng(0), 60, 2.0
     arrival_s = np.cumsum(rng.exponential(0.25, n))
     model, prompt = rng.integers(0, len(pool.models), n), rng.integers(50, 2000, n)
     output = np.minimum(rng.lognormal(5.0, 0.8, n).astype(int) + 1, 1500)
@@ -108,7 +105,7 @@ def test_latencies_are_the_kernels() -> None:
 
 
 def test_the_queue_is_in_the_order_of_priorities() -> None:
-    with served(measured_pool(), speed=20.0) as servers:
+    with served(MEASURED, speed=20.0) as servers:
 
         async def scene(session: Session) -> list[int]:
             ended: list[int] = []
@@ -132,7 +129,7 @@ def test_the_queue_is_in_the_order_of_priorities() -> None:
 
 
 def test_who_goes_away_takes_the_request_along() -> None:
-    with served(measured_pool()) as servers:
+    with served(MEASURED) as servers:
 
         async def scene(session: Session) -> Reading:
             body = {"max_tokens": 10_000, "ignore_eos": True}
@@ -191,7 +188,7 @@ def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
 )
 def test_a_fault_is_met_by_clients(query: Any, status: Any, after: Any) -> None:
     """By one that comes, and by one whose answer is under way; the next model takes no notice."""
-    pool = measured_pool()
+    pool = MEASURED
     with served(pool, speed=5.0) as servers:
         address = ServerAddress(alias="m", url=servers[0], model=pool.models[0].name)
         client = Connections([address], SETTINGS, servers.loop, poll_s=60.0)

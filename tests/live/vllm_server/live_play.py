@@ -119,21 +119,14 @@ def call(number: int = 0, **changes: Any) -> Call:
     return Call(**(fields | {"reads": (), "sources": ()} | changes))
 
 
-class Live:
-    """A driven simulation over a pool, with the backends that it opened."""
-
-    def __init__(self, pool: VllmServers, prompts: Prompts, **arguments: Any) -> None:
-        self.opened: list[VllmBackend] = []
-        retries = arguments.pop("retries", 0)
-        defaults: dict[str, Any] = {"num_queries": 12, "record_calls": True, "agents": {}}
-
-        def open_backend(simulation: BackendSimulation, key: int) -> VllmBackend:
-            self.opened.append(pool.open(prompts, right_if_42, scheduler=simulation.scheduler))
-            return self.opened[-1]
-
-        self.simulation = BackendSimulation(
-            checked_arguments(EnvConfig, defaults | arguments),
-            open_backend,
-            one_query=False,
-            retries=retries,
-        )
+def sweep_on(
+    pool: VllmServers, prompts: Prompts, *, retries: int = 0, **arguments: Any
+) -> BackendSimulation:
+    """A driven simulation over a pool."""
+    defaults: dict[str, Any] = {"num_queries": 12, "record_calls": True, "agents": {}}
+    return BackendSimulation(
+        checked_arguments(EnvConfig, defaults | arguments),
+        lambda made, key: pool.open(prompts, right_if_42, scheduler=made.scheduler),
+        one_query=False,
+        retries=retries,
+    )
