@@ -29,7 +29,7 @@ def play_assignment(
         **arguments: of the environment.
     """
     simulation = AssignmentEnv.simulation_of(arguments, len(seeds))
-    rows, observations = np.arange(len(seeds)), _started(simulation, policy, seeds)
+    rows, observations = np.arange(len(seeds)), started(simulation, policy, seeds)
     for _ in range(simulation.config.num_tasks):
         actions = policy.act_batch(observations.copy(), simulation.contexts(rows), rows)
         simulation.step(rows, actions, observations)
@@ -68,7 +68,7 @@ def play_coordination(
     return _play(simulation, policy, seeds)
 
 
-def _started(simulation: Any, policy: Any, seeds: Sequence[int]) -> NDArray[np.float32]:
+def started(simulation: Any, policy: Any, seeds: Sequence[int]) -> NDArray[np.float32]:
     """Begin the episodes and reset the policy; returns the first observations."""
     observations: NDArray[np.float32] = simulation.observations()
     generators = [seeding.np_random(int(seed))[0] for seed in seeds]
@@ -79,7 +79,7 @@ def _started(simulation: Any, policy: Any, seeds: Sequence[int]) -> NDArray[np.f
 
 def _play(simulation: Any, policy: Any, seeds: Sequence[int]) -> dict[str, NDArray[Any]]:
     """Play episodes to their ends; returns what they have come to."""
-    observations = _started(simulation, policy, seeds)
+    observations = started(simulation, policy, seeds)
     actions, total = np.zeros(len(seeds), np.int64), np.zeros(len(seeds))
     sees_truth = getattr(policy, "sees_truth", False)
     while len(rows := np.flatnonzero(~simulation.over())):

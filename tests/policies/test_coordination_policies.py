@@ -5,23 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.utils import seeding
 
-from inframind_gym.envs.coordination import CoordinationConfig, CoordinationSimulation
-from inframind_gym.envs.core import checked_arguments
+from inframind_gym.envs.coordination import CoordinationEnv
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.simulate import SCENARIOS
+from tests.policies.rollout import started
 
 
 def steps(name: str, seed: int, scenario: str | None = None, **arguments: Any) -> list[str]:
     """What a policy does in an episode, in words."""
-    simulation = CoordinationSimulation(checked_arguments(CoordinationConfig, arguments), 1)
-    observations, row = simulation.observations(), np.zeros(1, np.int64)
-    simulation.scenario = None if scenario is None else SCENARIOS[scenario]
-    simulation.reset(row, [seeding.np_random(seed)[0]], observations)
-    policy, done = resolve_policy(name, family="coordination"), []
-    policy.reset(simulation.policy_spec(), [seed])
+    simulation: Any = CoordinationEnv.simulation_of(arguments, 1)
+    simulation.set_options(None if scenario is None else {"scenario": scenario})
+    policy, row, done = resolve_policy(name, family="coordination"), np.zeros(1, np.int64), []
+    observations = started(simulation, policy, [seed])
     while not simulation.over()[0]:
         action = policy.act_batch(observations, simulation.contexts(row), row)
         done.append(rules.NAMES[int(action[0])])

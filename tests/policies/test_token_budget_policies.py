@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from inframind_gym.envs.token_budget import (
-    TokenBudgetConfig,
-    TokenBudgetSimulation,
-)
+from inframind_gym.envs.token_budget import TokenBudgetEnv
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies import policy_names, resolve_policy
 from inframind_gym.teams.token_budget.optimum import solve
 from inframind_gym.teams.token_budget.settings import load_settings
 from tests.policies.rollout import play_token_budget as play
+from tests.policies.rollout import started
 
 SETTINGS = load_settings()
 ALL = (*policy_names("token_budget"), "optimum")
@@ -46,14 +46,10 @@ def test_names_that_are_none() -> None:
 
 def reference(complexity: int, budget: int, price: float) -> float:
     """Value of a fresh task by sampling: the simulation played by the solved actions."""
-    found = play(
-        resolve_policy("optimum", family="token_budget"), range(3000), budget=budget, price=price
-    )
-    simulation = TokenBudgetSimulation(TokenBudgetConfig(budget=budget), 3000)
-    from gymnasium.utils import seeding
-
-    generators = [seeding.np_random(seed)[0] for seed in range(3000)]
-    simulation.reset(np.arange(3000), generators, simulation.observations())
+    policy, seeds = resolve_policy("optimum", family="token_budget"), range(3000)
+    found = play(policy, seeds, budget=budget, price=price)
+    simulation: Any = TokenBudgetEnv.simulation_of({"budget": budget, "price": price}, len(seeds))
+    started(simulation, policy, seeds)
     of_this = simulation.task.complexity == complexity
     return float(found["return"][of_this].mean())
 
