@@ -268,19 +268,29 @@ def test_closing_in_the_middle(tmp_path: Path) -> None:
     until(lambda: threading.active_count() <= before, 20.0)
 
 
-def test_ctrl_c_twice_while_it_closes_leaves_no_server(
+def test_ctrl_c_at_any_time_while_it_closes_leaves_no_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        signal.raise_signal(signal.SIGINT)
+        start(thread)
+
     with stage(tmp_path, initial="empty") as play:
-        on_gpu_0(play, 0)
-        server, ends = play.servers[0, 0], play.servers[0, 0].stop
-        monkeypatch.setattr(server, "stop", lambda: (time.sleep(1.0), ends()))
-        for after_s in (0.2, 0.4):
-            main = threading.get_ident(), signal.SIGINT
-            threading.Timer(after_s, signal.pthread_kill, main).start()
+        play.begin(jobs=False)
+        play.decide(QWEN, LLAMA8)
+        play.settle()
+        servers = [server for server in play.servers.values() if server.fake is not None]
+        assert len(servers) == 2
+        for server in servers:
+            ends = server.stop
+            monkeypatch.setattr(server, "stop", lambda end=ends: (time.sleep(0.5), end()))
+        threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             play.live.close()
-        assert server.fake is None
+        assert [server.fake for server in servers] == [None, None]
 
 
 FORGOTTEN = """

@@ -9,11 +9,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -94,6 +95,22 @@ class Transition(NamedTuple):
         if self.why:
             return f"{where}: {self.phase} failed after {self.took_s:.2f} s, {self.now}: {self.why}"
         return f"{where}: {self.phase} took {self.took_s:.2f} s, {self.now}"
+
+
+@contextlib.contextmanager
+def _interrupts_put_off() -> Iterator[None]:
+    """Let SIGINT wait for the end of the block, where this is the main thread, which gets it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 class LivePlacement(PlacementSimulation):
@@ -415,8 +432,7 @@ class LivePlacement(PlacementSimulation):
         """
         if self._loop is None:
             return
-        atexit.unregister(self.close)
-        self._cancelled, interrupted = True, False
+        self._cancelled = True
 
         def stop(instance: Instance) -> None:
             # A start is given up by itself, an end is what is wanted; a sleep or wake may hang.
@@ -426,25 +442,19 @@ class LivePlacement(PlacementSimulation):
             if why:
                 _log.error("%s: %s", instance.name, why)
 
-        left = set[Future[None]]()
-        with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
-            for instance in self._instances.values():
-                try:
-                    left.add(threads.submit(stop, instance))
-                except RuntimeError:  # the interpreter ends, and starts no threads
-                    stop(instance)
-            while left:
-                try:
-                    left = wait(left).not_done
-                except KeyboardInterrupt:
-                    interrupted = True
-        self._instances = {}
-        self.traffic.reset()
-        loop, self._loop = self._loop, None
-        loop.stop()
-        self._lock.close()
-        if interrupted:
-            raise KeyboardInterrupt
+        with _interrupts_put_off():
+            with ThreadPoolExecutor(max(len(self._instances), 1)) as threads:
+                for instance in self._instances.values():
+                    try:
+                        threads.submit(stop, instance)
+                    except RuntimeError:  # the interpreter ends, and starts no threads
+                        stop(instance)
+            self._instances = {}
+            self.traffic.reset()
+            loop, self._loop = self._loop, None
+            loop.stop()
+            self._lock.close()
+            atexit.unregister(self.close)
 
     def __enter__(self) -> LivePlacement:
         return self
