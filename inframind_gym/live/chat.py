@@ -45,8 +45,8 @@ Status = Literal[
     "unreachable",  # no connection, or one that was lost before the first token
     "busy",  # 429, 502, 503 or 504
     "too_long",  # the prompt doesn't fit the model
-    "rejected",  # 400, 404 or 422: the fault of the request
-    "error",  # any other status, redirects too, which are not followed
+    "rejected",  # any other 4xx
+    "error",  # any other 5xx, and redirects, which are not followed
     "timeout",  # over its time limit
     "down",  # its server went down, or to sleep, before it was answered
     "cancelled",  # the episode was closed, the client went away
@@ -57,7 +57,7 @@ Status = Literal[
 _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "refused", "fault")
 _SUSPICIOUS: Final = ("unreachable", "broken", "garbled", "error")  # of a server that is down
 _BUSY: Final = (429, 502, 503, 504)
-_REJECTED: Final = (400, 404, 413, 422)
+_NO_SERVER: Final = (502, 504)  # says a proxy
 _TOO_LONG: Final = ("maximum context length", "maximum model length")
 _END_S: Final = 1.0  # for the end of a whole answer, and for the words of an error
 _ERROR_BYTES: Final = 1 << 16
@@ -318,7 +318,7 @@ class ChatClient:
         try:
             async with timer, self._free:
                 if not self.watcher.is_up(server):
-                    raise ChatError("down", "the server is down")
+                    raise ChatError("down", "the server is down", self.servers[server].alias)
                 result.attempts, result.sent_s = result.attempts + 1, time.monotonic()
                 async with self._session.post(
                     self.servers[server].url + CHAT,
@@ -352,7 +352,9 @@ class ChatClient:
             failure = error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             if timer.expired():
-                failure = ChatError("timeout", "no whole answer in time")
+                stalled = (timer.when() or over_s) < over_s
+                over = f"nothing in {stall_s:g} s" if stalled else f"the limit is {limit_s:.1f} s"
+                failure = ChatError("timeout", "no whole answer in time", over)
                 failure = ChatError("down", flight.stopped) if flight.stopped else failure
             else:  # a time limit of the connection, or its loss
                 status: Status = "unreachable" if result.first_token_s is None else "broken"
@@ -367,7 +369,7 @@ class ChatClient:
             result.end(failure.status, str(failure), failure.detail)
         elif result.last_token_s is not None:
             result.finish_s = result.last_token_s
-        if result.status in _SUSPICIOUS:
+        if result.status in _SUSPICIOUS or result.http_status in _NO_SERVER:
             self.watcher.suspect(server)
 
 
@@ -378,7 +380,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> ChatError:
     code, message = response.status, "it says no more"
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with asyncio.timeout(_END_S):
-            data = await response.content.read(_ERROR_BYTES)
+            data = await read_most(response, _ERROR_BYTES)
         message = data.decode("utf-8", "replace")[:2000]
         with contextlib.suppress(ValueError, RecursionError):
             message = _error_message(json.loads(data))
@@ -386,8 +388,8 @@ async def _refusal(response: aiohttp.ClientResponse) -> ChatError:
         where = response.headers.get("Location", "")[:200]
         message = f"a redirect to {where!r}, which is not followed: give that as the url"
     status: Status = "busy" if code in _BUSY else "error"
-    if code in _REJECTED:
-        is_long = code == 413 or any(words in message for words in _TOO_LONG)
+    if 400 <= code < 500 and status == "error":
+        is_long = any(words in message for words in _TOO_LONG)
         status = "too_long" if is_long else "rejected"
     return ChatError(status, f"HTTP {code}", message)
 

@@ -33,6 +33,7 @@ EVENTS: Final = {
 }
 _PAUSE_S: Final = 0.4  # before a server that has failed a request is asked again; doubles
 _END_S: Final = 1.0  # for the last event of a stream that broke off
+_REFUSALS: Final = (400, 404, 413, 422)  # the request's fault, wherever it is sent
 _NO_CHOICES: Final = re.compile(b'"choices": ?\\[\\]')  # the event of the usage
 
 
@@ -197,6 +198,8 @@ class Exchange:
         finally:
             self._count(attempt)
         code, name = result.http_status or 0, "server_refused"
+        if result.status == "rejected" and code not in _REFUSALS:  # another server may take it
+            result.end("error", result.error, result.detail)
         words = f"{attempt.alias} refuses this request (HTTP {code}): check its fields"
         if result.status == "too_long":
             code, name = 400, "context_length_exceeded"

@@ -113,6 +113,7 @@ def test_tokens_pass_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "stream"),
     [
+        (Answer(status=401), False),  # the key of one server
         (Answer(status=500), False),
         (Answer(status=503), True),
         (Answer(garble_after=0), False),
@@ -142,7 +143,12 @@ def test_a_failure_before_the_first_token_is_answered_elsewhere(
 
 SECRET = "a secret of 127.0.0.1: EngineCore"
 LONG = f"maximum context length {SECRET}"
-REFUSED = [(400, LONG, "context_length_exceeded"), (422, SECRET, "server_refused")]
+TOO_LARGE = f"Request Entity Too Large {SECRET}"
+REFUSED = [
+    (400, LONG, "context_length_exceeded"),
+    (413, TOO_LARGE, "server_refused"),
+    (422, SECRET, "server_refused"),
+]
 
 
 @pytest.mark.parametrize(("status", "message", "name"), REFUSED)

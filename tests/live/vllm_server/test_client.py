@@ -122,6 +122,9 @@ def said(delta: Any = None, finish: Any = "stop", **more: Any) -> Answer:
         (Answer(status=500, message="dead"), "error", "HTTP 500: dead"),
         (Answer(status=400, message="priority must be int"), "rejected", "priority must be"),
         (Answer(status=404, message="The model `m` does not exist."), "rejected", "not exist"),
+        (Answer(status=401, message="Unauthorized"), "rejected", "HTTP 401: Unauthorized"),
+        (Answer(status=413, message="Request Entity Too Large"), "rejected", "HTTP 413"),
+        (Answer(status=502, message="no upstream"), "busy", "HTTP 502: no upstream"),
         (Answer(status=400, message=LONG), "too_long", "80 input tokens"),
         (Answer(status=400, message="than the maximum model length"), "too_long", ""),
     ],
@@ -147,18 +150,35 @@ def test_events_and_characters_may_come_in_halves() -> None:
     assert (result.pieces, result.output_tokens) == (2, None)  # a count below 0 is nonsense
 
 
+async def suspect(client: Connections) -> ChatResult:
+    """Result of a call after which the server is checked at once, and found down."""
+    result = await chat(client)
+    async with asyncio.timeout(20.0):
+        while client.watcher.up:
+            await asyncio.sleep(0.01)
+    return result
+
+
 def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
+    assert with_client(suspect, f"http://127.0.0.1:{port}").status == "unreachable"
 
+
+def test_nobody_listens_behind_a_proxy() -> None:
+    with server(GONE) as url:
+        assert with_client(suspect, url).status == "busy"
+
+
+def test_a_call_to_a_server_that_is_down_names_it() -> None:
     async def act(client: Connections) -> ChatResult:
-        result = await chat(client)
-        while client.watcher.up:  # it is suspected, and checked
-            await asyncio.sleep(0.01)
-        return result
+        client.watcher.up = 0
+        return await chat(client)
 
-    assert with_client(act, f"http://127.0.0.1:{port}").status == "unreachable"
+    with FakeServer() as fake:
+        result = with_client(act, fake.url)
+    assert (result.status, result.reason) == ("down", "the server is down: s")
 
 
 @pytest.mark.parametrize("answer", [Answer(hang=True), Answer(tokens=1000, each_s=0.02)])
@@ -194,9 +214,12 @@ def test_sockets_are_bounded() -> None:
 
 
 LIMIT_S: Final = 0.3
+PAUSE_S: Final = 0.05
 HANG: Final = 60.0  # in place of bytes: a pause
 MUCH: Final = 1 << 24
 OK: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 54\r\n\r\n"
+GONE: Final = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"
 SORRY: Final = b"HTTP/1.1 500 Internal Server Error\r\n"
 BUSY: Final = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n"
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n\r\n"
@@ -259,7 +282,7 @@ FAULTS: dict[str, tuple[tuple[bytes | float, ...], str, str, str]] = {
     # what it does: steps; the request's status and error; the watcher's verdict
     "closes at once": ((), "unreachable", "", NO_HTTP),
     "talks no HTTP": ((b"\x16\x03\x01 SSH-2.0\r\n\r\n",), "unreachable", "", NO_HTTP),
-    "says nothing": ((HANG,), "timeout", "no whole answer", LATE),
+    "says nothing": ((HANG,), "timeout", f"in time: the limit is {LIMIT_S} s", LATE),
     "drips headers": ((OK, *slowly(b"A: b\r\n")), "timeout", "", LATE),
     "drips its answer": ((OK, b"\r\n", *slowly(b": ping\n")), "timeout", "", LATE),
     "has an endless line": ((OK, b"\r\n", bytes(MUCH)), "garbled", "far more bytes", NO_END),
@@ -269,6 +292,10 @@ FAULTS: dict[str, tuple[tuple[bytes | float, ...], str, str, str]] = {
     "is shorter than it says": ((OK, LONG, PIECE), "broken", "", NO_HTTP),
     "unpacks to 64 MB": ((OK, PACKED, BOMB), "broken", "stopped short", ODD),
     "says 500 and no more": ((SORRY, LONG, HANG), "error", "500: it says no more", LATE),
+    "refuses in two pieces": (
+        (REFUSED, b'{"message": "the maximum', PAUSE_S, b' context length is 64 tokens"}'),
+        *("too_long", "HTTP 400: the maximum context length is 64 tokens", "says 400"),
+    ),
     "is busy for an hour": ((BUSY, b"Retry-After: 3600\r\n\r\n"), "busy", "HTTP 429", "says 429"),
 }
 
