@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.chat import ChatClient, ChatResult
@@ -35,9 +35,6 @@ from inframind_gym.live.watcher import Beginning, OnChange
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.topology import CUSTOM, FINAL, STRATEGIES, TOPOLOGIES
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 _PAUSE_S: Final = 2.0  # at most, after a call that failed
@@ -269,7 +266,8 @@ class VllmBackend:
         """Hand a call over; a failure is part of its completion."""
         if not self._closed:
             self._open[call.id] = call, time.monotonic()
-            self.servers.loop.call(self._start, call)
+            if not self.servers.loop.call(self._start, call):
+                self._finish(call, ChatResult(time.monotonic(), error="the pool is closed"), None)
 
     def wait(self, until_s: float | None) -> list[Completion]:
         """Wait for a completion, or until the time.
