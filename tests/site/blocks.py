@@ -76,34 +76,27 @@ def run_page(page: Path, folder: Path) -> None:
     """
     (folder / "examples").symlink_to(ROOT / "examples")
     names: dict[str, Any] = {"__name__": page.stem}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PATH": path}
+    env["INFRAMIND_STATE"] = str(folder / "state")
     for block in blocks(page):
         where = f"{page.relative_to(ROOT)}:{block.line}"
         if block.not_run:
             continue
         if block.language == "sh":
-            _run_shell(f"{block.first}\n{block.code}", folder, where)
+            code = f"{block.first}\n{block.code}"
+            done = subprocess.run(
+                ["bash", "-c", _SHELL + code],
+                cwd=folder,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=500,
+            )
+            said = f"{done.stdout[-1500:]}{done.stderr[-3000:]}"
+            assert done.returncode == 0, f"{where}:\n{code}\n{said}"
             continue
         if file := re.match(r"# (\w+\.py)\n", block.code):
             (folder / file[1]).write_text(block.code, encoding="utf-8")
         exec(compile(block.first, where, "exec"), names)
         exec(compile("\n" * (block.line - 1) + block.code, where, "exec"), names)
-
-
-def _run_shell(code: str, folder: Path, where: str) -> None:
-    path = f"{ROOT}{os.pathsep}{folder}"
-    bin_folder = str(Path(sys.executable).parent)
-    done = subprocess.run(
-        ["bash", "-c", _SHELL + code],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": path,
-            "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
-            "INFRAMIND_STATE": str(folder / "state"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, f"{where}:\n{code}\n{done.stdout[-1500:]}{done.stderr[-3000:]}"
