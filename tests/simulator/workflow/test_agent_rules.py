@@ -68,7 +68,9 @@ def test_proven_code_is_handed_on(tmp_path: Path, execution: str) -> None:
         assert query["calls"] == len(own)
         assert (own["phase"] == FINAL).sum() == 1
         assert query["output_tokens"] == own["output_tokens"].sum()
+        assert query["truncated_calls"] == own["truncated"].sum()
     assert silent > 20 and spoken > 100
+    assert run.calls["truncated"].any()
 
 
 @pytest.mark.parametrize("one_query", [False, True])

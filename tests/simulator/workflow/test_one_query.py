@@ -20,6 +20,7 @@ BUDGET_S = 20.0
 # round and 2 and 3, each of which reads both, in its second.
 LATENCY_S = {
     "IO": ((4.0, 6.0), (), 2.0),
+    "CoT": ((4.0, 6.0, 3.0, 1.0), (), 2.0),
     "Chain": ((4.0, 3.0, 5.0), (), 2.0),
     "FullConnected": ((4.0, 3.0, 5.0), (), 2.0),
     "Debate": ((4.0, 6.0, 3.0, 1.0), (), 2.0),
@@ -34,9 +35,12 @@ LATENCY_S = {
         # One after the other on the wall clock, side by side on the graph's; the deciding call does
         # not count. Each decision pays for what it adds to the slowest path.
         ("IO", "sequential", [0, 4, 10], [20, 20], [4, 2], 12),
+        ("CoT", "parallel", [0, 0, 0, 0, 6], [20] * 4, [0, 0, 0, 8], 8),
+        ("CoT", "sequential", [0, 4, 10, 13, 14], [20] * 4, [4, 2, 0, 0], 16),
         ("Chain", "parallel", [0, 4, 7, 12], [20, 16, 13], [4, 3, 7], 14),
         ("Chain", "sequential", [0, 4, 7, 12], [20, 16, 13], [4, 3, 5], 14),
         ("FullConnected", "parallel", [0, 4, 7, 12], [20, 16, 13], [4, 3, 7], 14),
+        ("FullConnected", "sequential", [0, 4, 7, 12], [20, 16, 13], [4, 3, 5], 14),
         # Round one ends at 6, round two at 6 + 3, the deciding call at 11.
         ("Debate", "parallel", [0, 0, 6, 6, 9], [20, 20, 14, 14], [0, 6, 0, 5], 11),
         # Along the graph max(4, 6) + max(3, 1).
@@ -61,7 +65,7 @@ def test_a_query_by_hand(
     scripted = Scripted(
         lambda call: Reply(by_phase[call.phase][call.node], right=call.node == 0),
         topology=topology,
-        num_agents=3 if topology in ("Chain", "FullConnected") else 2,
+        num_agents=2 if topology == "Debate" else len(first),
         execution=execution,
         one_query=True,
         background="none",
@@ -84,6 +88,62 @@ def test_a_query_by_hand(
     assert query["node_latency_s"][: len(first)] == pytest.approx(lasted_s)
     assert (query["right"], query["solved"]) == (1, 1)
     assert sweep.rewards[len(first)] == sweep.rewards.sum() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("topology", "execution", "starts_s", "remaining_s", "paid_s", "finish_s"),
+    [
+        ("IO", "parallel", [0, 0, 0, 3, 5, 6], [20] * 3, [0, 0, 8], 8),
+        # Along the graph max(4, 3 + 2, 5 + 1).
+        ("IO", "sequential", [0, 4, 7, 9, 14, 15], [20] * 3, [4, 1, 1], 17),
+        ("Chain", "parallel", [0, 4, 7, 9, 14, 15], [20, 16, 11], [4, 5, 8], 17),
+        ("Chain", "sequential", [0, 4, 7, 9, 14, 15], [20, 16, 11], [4, 5, 6], 17),
+        # In round two 0 over [5, 10], 1 over [5, 7, 8].
+        ("Debate", "parallel", [0, 0, 3, 5, 5, 7, 10], [20, 20, 15, 15], [0, 5, 0, 7], 12),
+        # No third call.
+        ("Reflection", "parallel", [0, 0, 0, 3, 4, 5, 6], [20] * 3, [0, 0, 8], 8),
+    ],
+)
+def test_roles_that_answer_twice(
+    topology: str,
+    execution: str,
+    starts_s: list[float],
+    remaining_s: list[float],
+    paid_s: list[float],
+    finish_s: float,
+) -> None:
+    """Agent 0 designs algorithms and answers once; 1 and 2 fix bugs and plan and answer twice."""
+    nodes = len(paid_s)
+    by_phase = {FIRST: (4.0, 3.0, 5.0, 2.0), SECOND: (1.0, 2.0, 1.0, 1.0), FINAL: (2.0,)}
+    scripted = Scripted(
+        lambda call: Reply(by_phase[call.phase][call.node]),
+        level="joint",
+        workload="mbpp",
+        agents={"role_calls": True},
+        execution=execution,
+        one_query=True,
+        background="none",
+    )
+    agents = 2 if topology == "Debate" else 3
+    action = np.array([TOPOLOGIES.index(topology), agents - 1, *range(6), 0])
+    sweep = scripted.play(lambda context, observation: action, budget_s=BUDGET_S)
+    (query,) = sweep.completed
+    assert np.sort(sweep.calls["submit_s"] - query["arrival_s"]) == pytest.approx(starts_s)
+    left_s = scripted.simulation.layout.remaining_budget_s(sweep.observations[1 : nodes + 1])
+    assert left_s == pytest.approx(remaining_s, rel=1e-5)
+    assert query["latency_s"] == pytest.approx(sum(paid_s))
+    assert sweep.costs[1] == 0.0  # of the plan
+    assert sweep.costs[2 : nodes + 2] == pytest.approx(np.array(paid_s) / BUDGET_S)
+    assert query["finish_s"] - query["arrival_s"] == pytest.approx(finish_s)
+
+
+@pytest.mark.parametrize(
+    ("models", "final"),
+    [([2, 1, 0, 0, 1], 1), ([0, 1, 1, 2, 2, 0], 0), ([3, 3, 1, 1, 1, 3], 3), ([4, 2, 2, 0], 2)],
+)
+def test_the_model_used_most_decides_and_of_equals_the_first(models: list[int], final: int) -> None:
+    _, sweep = alone("IO", len(models), models=models)
+    assert sweep.completed["final_model"].tolist() == [final]
 
 
 def alone(
