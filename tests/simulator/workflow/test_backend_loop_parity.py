@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
@@ -55,6 +55,11 @@ def arguments(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
+def plain(level: str, background: str) -> dict[str, Any]:
+    """Options under which nothing fails."""
+    return {"faults": [], "down_models": [], "level": level, "background": background}
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     options=arguments(),
@@ -62,13 +67,22 @@ def arguments(draw: st.DrawFn) -> dict[str, Any]:
     rate_per_min=st.sampled_from([20.0, 300.0, 600.0]),
     tagged=st.booleans(),
 )
+@example(options=plain("executor", "static_mix"), seed=1, rate_per_min=300.0, tagged=True)
+@example(options=plain("joint", "round_robin"), seed=2, rate_per_min=300.0, tagged=True)
+@example(options=plain("executor", "least_loaded"), seed=3, rate_per_min=300.0, tagged=True)
+@example(options=plain("joint", "static_mix"), seed=4, rate_per_min=300.0, tagged=False)
+@example(options=plain("planner", "static_mix"), seed=5, rate_per_min=300.0, tagged=False)
 def test_every_option(
     options: dict[str, Any], seed: int, rate_per_min: float, tagged: bool
 ) -> None:
     one_query = tagged and options["level"] != "planner"
     ours, theirs = both(one_query, seed, rate_per_min, **options)
     same_sweep(ours, theirs)
-    assert len(ours.completed) == QUERIES or one_query
+    assert 0 < len(ours.completed) <= QUERIES
+    if not one_query:
+        assert len(ours.completed) == QUERIES
+        if not options["faults"] and options.get("call_timeout_s") is None:
+            assert 0 < ours.completed["solved"].sum() < QUERIES
     if options["level"] != "executor" and not one_query:
         assert set(ours.completed["topology"]) == set(range(len(TOPOLOGIES)))
 
