@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from benchmarks import fidelity  # noqa: F401  (adds its command)
-from inframind_gym.cli import print_in_any_encoding
-from inframind_gym.errors import friendly
 from inframind_gym.evaluation.cli import app
 
 Docs = Annotated[Path, typer.Option(help="Folder of the pages.")]
@@ -35,10 +33,9 @@ def results(
     """Record runs, and refresh tables and picture of docs/results.md from the records."""
     from benchmarks.results import record, refresh_pages
 
-    with friendly():
-        for folder in folders or ():
-            print(f"recorded: {record(folder)}")
-        _end(refresh_pages(docs, check=check), check)
+    for folder in folders or ():
+        print(f"recorded: {record(folder)}")
+    _end(refresh_pages(docs, check=check), check)
 
 
 @app.command()
@@ -52,10 +49,9 @@ def agents(
     """Record trainings, and refresh table and picture of docs/agents.md from the record."""
     from benchmarks.agents import record, refresh_pages
 
-    with friendly():
-        if runs:
-            record(runs)
-        _end(refresh_pages(docs, check=check), check)
+    if runs:
+        record(runs)
+    _end(refresh_pages(docs, check=check), check)
 
 
 @app.command()
@@ -74,14 +70,13 @@ def paper(
     from benchmarks.paper import collect, missing, read_record, work
     from benchmarks.paper_page import refresh_page
 
-    with friendly():
-        if not check:
-            work(runs, jobs)
-        figures = read_record() if check else collect(runs)
-        if left := missing(figures):
-            print(f"{len(left)} jobs are to go, the first is {left[0]}; the same command does them")
-            raise typer.Exit(int(check))
-        _end(refresh_page(figures, docs, check=check), check)
+    if not check:
+        work(runs, jobs)
+    figures = read_record() if check else collect(runs)
+    if left := missing(figures):
+        print(f"{len(left)} jobs are to go, the first is {left[0]}; the same command does them")
+        raise typer.Exit(int(check))
+    _end(refresh_page(figures, docs, check=check), check)
 
 
 @app.command()
@@ -115,13 +110,12 @@ def refit(
     """Fit recipes or routers to scenarios of tracks, or enter what was trained for them."""
     from baselines.refit import enter_fit, places_of, refit_places
 
-    with friendly():
-        chosen = places_of(places)
-        if enter is not None:
-            enter_fit(out, enter, [f"{track}/{scenario}" for track, scenario in chosen], queries)
-            return
-        names = [name for name in routers.split(",") if name]
-        refit_places(chosen, queries, out, routers=names)
+    chosen = places_of(places)
+    if enter is not None:
+        enter_fit(out, enter, [f"{track}/{scenario}" for track, scenario in chosen], queries)
+        return
+    names = [name for name in routers.split(",") if name]
+    refit_places(chosen, queries, out, routers=names)
 
 
 @app.command()
@@ -145,5 +139,4 @@ def speed(
 
 
 if __name__ == "__main__":
-    print_in_any_encoding()
     app()

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from inframind_gym.errors import TaskError, friendly
+from inframind_gym.errors import TaskError
 from inframind_gym.files import replace_bytes
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.tasks import loaders, taskset
@@ -63,17 +63,16 @@ def main(
     only_check: Annotated[bool, typer.Option("--check", help="Write nothing, compare.")] = False,
 ) -> None:
     """Embed the shipped tasks and roles, or check that it has been done."""
-    with friendly():
-        if not only_check:
-            embedder, (tasks, _) = MiniLMEmbedder(), loaders.read_builtin()
-            texts = {loaders.EMBEDDINGS_FILE: tasks.texts, loaders.ROLES_FILE: role_texts()}
-            for name, lines in texts.items():
-                buffer = io.BytesIO()
-                np.save(buffer, embedder(lines).astype(np.float16), allow_pickle=False)
-                replace_bytes(taskset.DATA / name, buffer.getvalue())
-            content = json.dumps(manifest(), indent=2) + "\n"
-            replace_bytes(taskset.DATA / MANIFEST_FILE, content.encode())
-        check()
+    if not only_check:
+        embedder, (tasks, _) = MiniLMEmbedder(), loaders.read_builtin()
+        texts = {loaders.EMBEDDINGS_FILE: tasks.texts, loaders.ROLES_FILE: role_texts()}
+        for name, lines in texts.items():
+            buffer = io.BytesIO()
+            np.save(buffer, embedder(lines).astype(np.float16), allow_pickle=False)
+            replace_bytes(taskset.DATA / name, buffer.getvalue())
+        content = json.dumps(manifest(), indent=2) + "\n"
+        replace_bytes(taskset.DATA / MANIFEST_FILE, content.encode())
+    check()
 
 
 if __name__ == "__main__":

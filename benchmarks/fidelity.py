@@ -23,7 +23,7 @@ from benchmarks.pages import NONE, QUIET, RULE, csv_text, refresh, save_all, tab
 from inframind_gym.calibration.report import FIGURES, METRICS, latencies, log_report
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
-from inframind_gym.errors import ConfigError, friendly, require
+from inframind_gym.errors import ConfigError, require
 from inframind_gym.evaluation.cli import app
 from inframind_gym.files import replace_text
 from inframind_gym.progress import say
@@ -103,27 +103,26 @@ def fidelity(
     ] = DEFAULT_SEEDS,
 ) -> None:
     """Compare the simulator with request logs and measured runs; fill docs/fidelity.md."""
-    with friendly():
-        page, folder = out / PAGE, out / "fidelity"
-        if not page.exists():
-            raise ConfigError(f"{page} does not exist: its prose is written by hand.")
-        require("matplotlib", "drawing figures", "plot")
-        logs = [log_evidence(data / "vllm_traces" / name, log) for name, log in LOGS.items()]
-        cells = read_runs(data / "measured_runs.json")
-        say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")
-        constants = load_constants(POOL, [cell.dataset for cell in cells])
-        rows = cell_rows(cells, predict(cells, constants, seeds))
-        found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
-        refresh(page, found)
-        figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
-        save_all(figures, folder)
-        for name, records in files_of(logs, rows).items():
-            short = [
-                {k: f"{v:.5g}" if isinstance(v, float) else v for k, v in record.items()}
-                for record in records
-            ]
-            replace_text(folder / f"{name}.csv", csv_text(short))
-        print(f"{found['targets']}\n\n{page} and its folder")
+    page, folder = out / PAGE, out / "fidelity"
+    if not page.exists():
+        raise ConfigError(f"{page} does not exist: its prose is written by hand.")
+    require("matplotlib", "drawing figures", "plot")
+    logs = [log_evidence(data / "vllm_traces" / name, log) for name, log in LOGS.items()]
+    cells = read_runs(data / "measured_runs.json")
+    say(f"replaying {len(cells)} measured cells, {seeds} episodes each ...")
+    constants = load_constants(POOL, [cell.dataset for cell in cells])
+    rows = cell_rows(cells, predict(cells, constants, seeds))
+    found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
+    refresh(page, found)
+    figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
+    save_all(figures, folder)
+    for name, records in files_of(logs, rows).items():
+        short = [
+            {k: f"{v:.5g}" if isinstance(v, float) else v for k, v in record.items()}
+            for record in records
+        ]
+        replace_text(folder / f"{name}.csv", csv_text(short))
+    print(f"{found['targets']}\n\n{page} and its folder")
 
 
 def log_evidence(path: Path, log: Log) -> LogEvidence:

@@ -16,7 +16,6 @@ from inframind_gym.errors import (
     ConfigError,
     InfraMindError,
     did_you_mean,
-    friendly,
     shortened,
     unknown,
 )
@@ -77,14 +76,13 @@ def command(
     ] = ",".join(PACKAGES),
 ) -> None:
     """Say what a file, a folder or a policy is and holds, or what is wrong with it."""
-    with friendly():
-        kind, name = (None, target) if of_kind is None else (target, of_kind)
-        try:
-            lines = check(name, kind, packages=[part for part in packages.split(",") if part])
-        except CheckFailedError as error:
-            typer.echo(error)
-            raise typer.Exit(1) from None
-        typer.echo("\n  ".join(lines))
+    kind, name = (None, target) if of_kind is None else (target, of_kind)
+    try:
+        lines = check(name, kind, packages=[part for part in packages.split(",") if part])
+    except CheckFailedError as error:
+        typer.echo(error)
+        raise typer.Exit(1) from None
+    typer.echo("\n  ".join(lines))
 
 
 def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PACKAGES) -> list[str]:

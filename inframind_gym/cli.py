@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import sys
-import warnings
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
 from inframind_gym import __version__
+from inframind_gym.commands import CommandGroup
 
 _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "check": "inframind_gym.check:command",
@@ -28,18 +25,6 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
 }
 
 
-def print_in_any_encoding() -> None:
-    """Let standard output and error take all text, in ASCII locales too: "?" for what they lack."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _one_line(message: Warning | str, *_: object, **__: object) -> str:
-    """Format a warning without the place in the code."""
-    return f"warning: {message}\n"
-
-
 @cache
 def _command(name: str) -> Any:
     """Make the click command of a name of `_COMMANDS`."""
@@ -53,14 +38,8 @@ def _command(name: str) -> Any:
     return typer.main.get_group(parent).commands[name]
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(CommandGroup):
     """Group of commands whose modules are imported when a command is used or listed."""
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command."""
-        print_in_any_encoding()
-        warnings.formatwarning = _one_line
-        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""

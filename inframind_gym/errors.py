@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
@@ -27,23 +24,6 @@ class TaskError(ConfigError):
 
 class ActionError(InfraMindError):
     """An action lies outside of the action space, or selects a model that is down."""
-
-
-@contextmanager
-def friendly() -> Iterator[None]:
-    """End a command with one line and status 2 on an error of wrong input, quietly on a cut pipe.
-
-    Raises:
-        SystemExit: In either case.
-    """
-    try:
-        yield
-    except InfraMindError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(2) from None
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
 
 
 def install_command(extra: str) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from inframind_gym.configs import StrictModel, load_yaml_model, read_setting, validate
-from inframind_gym.errors import ConfigError, did_you_mean, friendly, needs, require, unknown
+from inframind_gym.errors import ConfigError, did_you_mean, needs, require, unknown
 from inframind_gym.evaluation.tracker import trackers_of
 
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -62,20 +62,19 @@ def train(
 
     It plays as `inframind bench run --policies NAME:OUT/best`, on its own pool.
     """
-    with friendly():
-        require("threadpoolctl", "`inframind train`", "agents")
-        trackers = trackers_of(track)
-        named = {"env.pool": pool, "env.workload": workload, "steps": steps}
-        changes = [f"{key}={value}" for key, value in named.items() if value is not None]
-        function, checked = read_config(config, [*changes, *(set_ or [])])
-        if workers > 1 and "bid_price" not in function.__module__:
-            raise ConfigError(f"--workers: {config} trains in one process.")
-        run = importlib.import_module("agents.runs").Run(out, seed, resume, trackers, workers)
-        try:
-            result = function(checked, run)
-        except KeyboardInterrupt:
-            print(f"stopped; --resume goes on from the last state in {out}.", file=sys.stderr)
-            raise typer.Exit(130) from None
+    require("threadpoolctl", "`inframind train`", "agents")
+    trackers = trackers_of(track)
+    named = {"env.pool": pool, "env.workload": workload, "steps": steps}
+    changes = [f"{key}={value}" for key, value in named.items() if value is not None]
+    function, checked = read_config(config, [*changes, *(set_ or [])])
+    if workers > 1 and "bid_price" not in function.__module__:
+        raise ConfigError(f"--workers: {config} trains in one process.")
+    run = importlib.import_module("agents.runs").Run(out, seed, resume, trackers, workers)
+    try:
+        result = function(checked, run)
+    except KeyboardInterrupt:
+        print(f"stopped; --resume goes on from the last state in {out}.", file=sys.stderr)
+        raise typer.Exit(130) from None
     print(json.dumps(result, default=str))
 
 

@@ -14,7 +14,7 @@ from tests.imports import imports
 PACKAGE = Path(inframind_gym.__file__).resolve().parent
 ROOT = PACKAGE.parent
 # Modules that every layer may import.
-GROUND = ("errors", "files", "configs", "progress", "sockets", "timeouts")
+GROUND = ("errors", "files", "configs", "progress", "timeouts", "commands")
 # What a layer may import beside itself and the ground. `envs` and `policies` know one another:
 # an environment can have a policy carry out its plans, a policy reads an environment's `spec`.
 LAYERS = {

@@ -12,7 +12,8 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from inframind_gym.errors import ConfigError, friendly, require_within, unknown
+from inframind_gym.commands import Force, refuse_to_overwrite
+from inframind_gym.errors import ConfigError, require_within, unknown
 from inframind_gym.files import replace_text
 from inframind_gym.progress import plain_table
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 # Simulator and fits are imported when a command runs: they compile and load much.
 
 Report = Annotated[Path | None, typer.Option(help="Figures to write, JSON.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")]
 app = typer.Typer(help="Workloads of your own.", no_args_is_help=True)
 
 
@@ -79,25 +79,24 @@ def calibrate(
     from inframind_gym.calibration.request_log import read_log
 
     given = (max_num_seqs, max_num_batched_tokens, num_kv_blocks, data_parallel_size, model)
-    with friendly():
-        _refuse_to_overwrite(force, out, report)
-        if pool is not None:
-            if any(option is not None for option in given):
-                raise ConfigError("--pool: the file has models and limits; give no option of one.")
-            _calibrate_pool(log, pool, out, report, fit_fraction)
-            return
-        if max_num_seqs is None or max_num_batched_tokens is None:
-            raise ConfigError(
-                "give --max-num-seqs and --max-num-batched-tokens, as the server was started "
-                "with, or --pool."
-            )
-        limits = server_card.Limits(
-            max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size, data_parallel_size
+    refuse_to_overwrite(force, out, report)
+    if pool is not None:
+        if any(option is not None for option in given):
+            raise ConfigError("--pool: the file has models and limits; give no option of one.")
+        _calibrate_pool(log, pool, out, report, fit_fraction)
+        return
+    if max_num_seqs is None or max_num_batched_tokens is None:
+        raise ConfigError(
+            "give --max-num-seqs and --max-num-batched-tokens, as the server was started "
+            "with, or --pool."
         )
-        calibration = server_card.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
-        figures = log_report(calibration)
-        replace_text(out, card_yaml(calibration))
-        _write(report, figures)
+    limits = server_card.Limits(
+        max_num_seqs, max_num_batched_tokens, num_kv_blocks, block_size, data_parallel_size
+    )
+    calibration = server_card.calibrate(read_log(log, model), limits, fit_fraction=fit_fraction)
+    figures = log_report(calibration)
+    replace_text(out, card_yaml(calibration))
+    _write(report, figures)
     for kind in ("warning", "note"):
         for line in figures[f"{kind}s"]:
             typer.echo(f"{kind}: {line}", err=True)
@@ -202,41 +201,40 @@ def fit(
     from inframind_gym.calibration import outcomes as of
     from inframind_gym.simulator.workload import load_workload
 
-    with friendly():
-        require_within(holdout, 0.01, 0.9, "--holdout")
-        if domain is not None and domain.lower() not in of.DOMAINS:
-            raise ConfigError(f"--domain: {unknown('domain', domain, of.DOMAINS.values())}")
-        columns = _pairs("--column", column or [])
-        for meaning in columns:
-            if meaning not in of.COLUMNS:
-                raise ConfigError(f"--column: {unknown('meaning', meaning, of.COLUMNS)}")
-        given = None if domain is None else of.DOMAINS[domain.lower()]
-        tables = of.read_outcomes(outcomes, columns, given)
-        stem = dataset or re.sub(r"\.csv(\.gz)?$", "", outcomes.name)
-        texts, mix, shown = {}, {}, []
-        for name, table in tables.items():
-            found = of.fit_domain(name, table, holdout)
-            ending = f"-{name.lower()}" if len(tables) > 1 else ""
-            aliases = dict(zip(table.models, table.models, strict=True))
-            if models is not None:
-                aliases = _pairs("--models", models.split(","), lone=True)
-            for wanted in aliases.values():
-                if wanted not in table.models:
-                    raise ConfigError(f"--models: {unknown('model', wanted, table.models)}")
-            path = out.with_name(f"{out.stem}{ending}.yaml") if ending else out
-            asks = stem + ending.replace("-", "_")
-            texts[path] = of.workload_yaml(found, outcomes.name, out.stem + ending, asks, aliases)
-            mix[f"./{path.name}"] = len(table.questions)
-            shown.append(of.figures(found))
-        if len(tables) > 1:
-            content = {"name": out.stem, "description": f"Fitted to {outcomes.name}", "mix": mix}
-            texts[out] = "# Fitted by `inframind workload fit`; weights: questions.\n"
-            texts[out] += of.plain_yaml(content)
-        _refuse_to_overwrite(force, *texts, report)
-        for path, text in texts.items():
-            replace_text(path, text)
-        load_workload(out)
-        _write(report, {"outcomes": outcomes.name, "holdout": holdout, "domains": shown}, indent=1)
+    require_within(holdout, 0.01, 0.9, "--holdout")
+    if domain is not None and domain.lower() not in of.DOMAINS:
+        raise ConfigError(f"--domain: {unknown('domain', domain, of.DOMAINS.values())}")
+    columns = _pairs("--column", column or [])
+    for meaning in columns:
+        if meaning not in of.COLUMNS:
+            raise ConfigError(f"--column: {unknown('meaning', meaning, of.COLUMNS)}")
+    given = None if domain is None else of.DOMAINS[domain.lower()]
+    tables = of.read_outcomes(outcomes, columns, given)
+    stem = dataset or re.sub(r"\.csv(\.gz)?$", "", outcomes.name)
+    texts, mix, shown = {}, {}, []
+    for name, table in tables.items():
+        found = of.fit_domain(name, table, holdout)
+        ending = f"-{name.lower()}" if len(tables) > 1 else ""
+        aliases = dict(zip(table.models, table.models, strict=True))
+        if models is not None:
+            aliases = _pairs("--models", models.split(","), lone=True)
+        for wanted in aliases.values():
+            if wanted not in table.models:
+                raise ConfigError(f"--models: {unknown('model', wanted, table.models)}")
+        path = out.with_name(f"{out.stem}{ending}.yaml") if ending else out
+        asks = stem + ending.replace("-", "_")
+        texts[path] = of.workload_yaml(found, outcomes.name, out.stem + ending, asks, aliases)
+        mix[f"./{path.name}"] = len(table.questions)
+        shown.append(of.figures(found))
+    if len(tables) > 1:
+        content = {"name": out.stem, "description": f"Fitted to {outcomes.name}", "mix": mix}
+        texts[out] = "# Fitted by `inframind workload fit`; weights: questions.\n"
+        texts[out] += of.plain_yaml(content)
+    refuse_to_overwrite(force, *texts, report)
+    for path, text in texts.items():
+        replace_text(path, text)
+    load_workload(out)
+    _write(report, {"outcomes": outcomes.name, "holdout": holdout, "domains": shown}, indent=1)
     for part in shown:
         Console().print(_fit_table(part))
     typer.echo(f"workload: {', '.join(map(str, texts))}")
@@ -281,12 +279,6 @@ def _pairs(option: str, items: list[str], *, lone: bool = False) -> dict[str, st
             raise ConfigError(f"{option}: {key!r} is given twice. Keep one.")
         pairs[key] = name or key
     return pairs
-
-
-def _refuse_to_overwrite(force: bool, *paths: Path | None) -> None:
-    for path in paths:
-        if path is not None and path.is_file() and not force:
-            raise ConfigError(f"{path}: is there already. Overwrite it with --force.")
 
 
 def _write(path: Path | None, figures: Mapping[str, Any], indent: int = 2) -> None:

@@ -11,11 +11,12 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
-from inframind_gym.errors import ConfigError, friendly
+from inframind_gym.commands import CommandGroup, Force, Json, refuse_to_overwrite
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.bounds import compute_limits
 from inframind_gym.evaluation.compare import compare, comparison_tables, sides_of
@@ -27,18 +28,16 @@ from inframind_gym.evaluation.tables import show
 from inframind_gym.evaluation.tracker import track_board, trackers_of
 from inframind_gym.progress import say
 
-_TYPER: Final[dict[str, Any]] = {
-    "no_args_is_help": True,
-    "add_completion": False,
-    "pretty_exceptions_enable": False,
-}
-app = typer.Typer(help="Run policies on suites of episodes, and compare the results.", **_TYPER)
-submit = typer.Typer(help="Submit results, and verify submissions.", **_TYPER)
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Run policies on suites of episodes, and compare the results.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+submit = typer.Typer(help="Submit results, and verify submissions.", no_args_is_help=True)
 SUBMISSIONS: Final = Path("benchmarks/submissions")
 
-Json = Annotated[
-    bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")
-]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Tables as markdown.")]
 
 
@@ -90,33 +89,32 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a suite and show its leaderboard; the same command again continues a stopped run."""
-    with friendly():
-        trackers = trackers_of(track)
-        options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
-        texts = [f"{key}={text}" for key, text in options.items() if text is not None]
-        texts += settings or ()
-        loaded = load_suite(suite, settings=texts)
-        folder, command = out or Path("results") / loaded.name, sys.argv[1:]
-        summary = run_suite(loaded.resolve(), folder, workers=workers, command=command)
-        if summary.stopped:
-            done = summary.kept + summary.computed
-            say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
-            program = Path(sys.argv[0])
-            as_module = [Path(sys.executable).name, "-m", program.parent.name]
-            called = as_module if program.name == "__main__.py" else [program.name]
-            say(f"Continue with: {shlex.join([*called, *command])}")
-            raise typer.Exit(130)
-        results = load_results(folder)
-        board = leaderboard(results)
-        if trackers:
-            track_board(results, board, trackers)
-        if as_json:
-            counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
-            print(json.dumps({"out": str(folder), **counted, **board}, allow_nan=False))
-            return
-        shown = leaderboard_tables(board)
-        show(shown[:1] if tables == "first" else shown, board["notes"])
-        print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
+    trackers = trackers_of(track)
+    options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
+    texts = [f"{key}={text}" for key, text in options.items() if text is not None]
+    texts += settings or ()
+    loaded = load_suite(suite, settings=texts)
+    folder, command = out or Path("results") / loaded.name, sys.argv[1:]
+    summary = run_suite(loaded.resolve(), folder, workers=workers, command=command)
+    if summary.stopped:
+        done = summary.kept + summary.computed
+        say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
+        program = Path(sys.argv[0])
+        as_module = [Path(sys.executable).name, "-m", program.parent.name]
+        called = as_module if program.name == "__main__.py" else [program.name]
+        say(f"Continue with: {shlex.join([*called, *command])}")
+        raise typer.Exit(130)
+    results = load_results(folder)
+    board = leaderboard(results)
+    if trackers:
+        track_board(results, board, trackers)
+    if as_json:
+        counted = {"computed": summary.computed, "kept": summary.kept, "wall_s": summary.wall_s}
+        print(json.dumps({"out": str(folder), **counted, **board}, allow_nan=False))
+        return
+    shown = leaderboard_tables(board)
+    show(shown[:1] if tables == "first" else shown, board["notes"])
+    print(f"{summary.computed} episodes in {summary.wall_s:.0f} s. Results: {folder}")
 
 
 @app.command()
@@ -127,9 +125,8 @@ def limits(
     ] = False,
 ) -> None:
     """Compute capacities and bounds of tracks, a minute a scenario."""
-    with friendly():
-        for track in tracks:
-            print(compute_limits(track, again=again))
+    for track in tracks:
+        print(compute_limits(track, again=again))
 
 
 @app.command("leaderboard")
@@ -141,15 +138,14 @@ def show_leaderboard(
     as_json: Json = False,
 ) -> None:
     """Rank the policies of a results folder, or of submissions, with 95 % intervals."""
-    with friendly():
-        submitted = [*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"*/*/{MANIFEST}")]
-        suites = sorted({path.parent.parent for path in submitted})
-        for results in map(joined, suites) if suites else [load_results(folder)]:
-            board = leaderboard(results)
-            if as_json:
-                print(json.dumps(board, allow_nan=False))
-            else:
-                show(leaderboard_tables(board), board["notes"], markdown=markdown)
+    submitted = [*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"*/*/{MANIFEST}")]
+    suites = sorted({path.parent.parent for path in submitted})
+    for results in map(joined, suites) if suites else [load_results(folder)]:
+        board = leaderboard(results)
+        if as_json:
+            print(json.dumps(board, allow_nan=False))
+        else:
+            show(leaderboard_tables(board), board["notes"], markdown=markdown)
 
 
 @app.command("compare")
@@ -169,22 +165,19 @@ def show_comparison(
     Of two folders the policies that differ are compared, the only one that the other has not, else
     those of the same name.
     """
-    with friendly():
-        folders = [target for target in targets if Path(target).is_dir()]
-        names = [target for target in targets if target not in folders]
-        missing = [
-            f"there is no folder {name}. " for name in names if "/" in name and ":" not in name
-        ]
-        if missing or len(folders) not in (1, 2):
-            wanted = "Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B."
-            raise ConfigError(f"{missing[0] if missing else ''}{wanted}")
-        results = [load_results(Path(folder)) for folder in folders]
-        comparisons = [compare(a, b) for a, b in sides_of(results, names)]
-        if as_json:
-            print(json.dumps({"comparisons": comparisons}, allow_nan=False))
-            return
-        for comparison in comparisons:
-            show(comparison_tables(comparison), comparison["notes"], markdown=markdown)
+    folders = [target for target in targets if Path(target).is_dir()]
+    names = [target for target in targets if target not in folders]
+    missing = [f"there is no folder {name}. " for name in names if "/" in name and ":" not in name]
+    if missing or len(folders) not in (1, 2):
+        wanted = "Write: compare DIR POLICY_A POLICY_B, or compare DIR_A DIR_B."
+        raise ConfigError(f"{missing[0] if missing else ''}{wanted}")
+    results = [load_results(Path(folder)) for folder in folders]
+    comparisons = [compare(a, b) for a, b in sides_of(results, names)]
+    if as_json:
+        print(json.dumps({"comparisons": comparisons}, allow_nan=False))
+        return
+    for comparison in comparisons:
+        show(comparison_tables(comparison), comparison["notes"], markdown=markdown)
 
 
 @app.command()
@@ -193,15 +186,13 @@ def report(
         list[Path], typer.Argument(metavar="RUN...", help="Folders of results, of any families.")
     ],
     out: Annotated[Path | None, typer.Option(help="Default: report.html in RUN.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file.")] = False,
+    force: Force = False,
 ) -> None:
     """Write a report of results as one HTML file, which needs no network."""
-    with friendly():
-        page = out or folders[0] / "report.html"
-        if page.is_file() and not force:
-            raise ConfigError(f"{page}: is there already. Overwrite it with --force.")
-        write_report(folders, page)
-        print(page)
+    page = out or folders[0] / "report.html"
+    refuse_to_overwrite(force, page)
+    write_report(folders, page)
+    print(page)
 
 
 # `inframind submit`
@@ -221,9 +212,8 @@ def make_submission(
     ] = None,
 ) -> None:
     """Make a submission from a run: SUITE/NAME in the folder of submissions."""
-    with friendly():
-        about = {"name": name, "authors": authors}
-        print(prepare(run, out, policy=policy, training_queries=training_queries, **about))
+    about = {"name": name, "authors": authors}
+    print(prepare(run, out, policy=policy, training_queries=training_queries, **about))
 
 
 @submit.command("verify")
@@ -238,6 +228,5 @@ def verify_submissions(
     ] = None,
 ) -> None:
     """Check submissions, and play a random third of their cells again."""
-    with friendly():
-        for folder in folders:
-            print(verify(folder, full=full, seed=seed, workers=workers), flush=True)
+    for folder in folders:
+        print(verify(folder, full=full, seed=seed, workers=workers), flush=True)

@@ -16,8 +16,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from inframind_gym.commands import Force, Json, refuse_to_overwrite
 from inframind_gym.configs import validate
-from inframind_gym.errors import ConfigError, friendly, unknown
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import replace_text
 from inframind_gym.live.config import Simulation, require_live
 from inframind_gym.progress import plain_table
@@ -111,7 +112,7 @@ def new(
             show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    force: Force = False,
 ) -> None:
     """Make a pool of models on GPUs, with server cards estimated from data sheets.
 
@@ -119,28 +120,26 @@ def new(
     from the memory that is left. Says which models do not fit, and by how much. Nothing is
     measured: cards are marked `estimate`.
     """
-    with friendly():
-        from inframind_gym.live.watcher import facts_of
-        from inframind_gym.simulator.estimate import packing
+    from inframind_gym.live.watcher import facts_of
+    from inframind_gym.simulator.estimate import packing
 
-        if out.exists() and not force:
-            raise ConfigError(f"{out}: is there already. Give another --out, or --force.")
-        urls = [part.strip().rstrip("/") for part in (url or "").split(",") if part.strip()]
-        if urls:
-            require_live()
-        served = [facts_of(each.removesuffix("/v1")) for each in urls]
-        if models is None and not served:
-            raise ConfigError("name --models to place on the GPUs, or --url of running servers.")
-        names = [facts["name"] for facts in served]
-        wanted = packing.parse_models(models or packing.known_models_of(names))
-        name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
-        if placing not in (known := get_args(packing.Placing)):
-            raise ConfigError(f"--placing: {unknown('way to place models', placing, known)}")
-        gpus, how = packing.parse_gpus(gpu), cast(packing.Placing, placing)
-        pool = packing.make_pool(name, gpus, wanted, how, max_num_seqs, max_model_len)
-        pool = packing.as_served(pool, served) if served else pool
-        command = shlex.join(["inframind", *sys.argv[1:]])
-        replace_text(out, packing.pool_yaml(pool, wanted, command))
+    refuse_to_overwrite(force, out)
+    urls = [part.strip().rstrip("/") for part in (url or "").split(",") if part.strip()]
+    if urls:
+        require_live()
+    served = [facts_of(each.removesuffix("/v1")) for each in urls]
+    if models is None and not served:
+        raise ConfigError("name --models to place on the GPUs, or --url of running servers.")
+    names = [facts["name"] for facts in served]
+    wanted = packing.parse_models(models or packing.known_models_of(names))
+    name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
+    if placing not in (known := get_args(packing.Placing)):
+        raise ConfigError(f"--placing: {unknown('way to place models', placing, known)}")
+    gpus, how = packing.parse_gpus(gpu), cast(packing.Placing, placing)
+    pool = packing.make_pool(name, gpus, wanted, how, max_num_seqs, max_model_len)
+    pool = packing.as_served(pool, served) if served else pool
+    command = shlex.join(["inframind", *sys.argv[1:]])
+    replace_text(out, packing.pool_yaml(pool, wanted, command))
     rows = []
     for each, model in zip(wanted, pool.models, strict=True):
         card = model.server
@@ -187,27 +186,26 @@ def up(
     rights: start only those that you trust.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    with friendly():
-        require_live()
-        from inframind_gym.live.launcher import Launcher, last_lines
+    require_live()
+    from inframind_gym.live.launcher import Launcher, last_lines
 
-        if not simulate and (speed, workload) != (1.0, "mixed"):
-            raise ConfigError("--speed and --workload are for --simulate: add it")
-        simulation = Simulation(speed=speed, workload=workload) if simulate else None
-        launcher = Launcher(
-            load_pool(pool), state=state, python=python, host=host, simulation=simulation
-        )
-        shown: dict[str, str] = {}
+    if not simulate and (speed, workload) != (1.0, "mixed"):
+        raise ConfigError("--speed and --workload are for --simulate: add it")
+    simulation = Simulation(speed=speed, workload=workload) if simulate else None
+    launcher = Launcher(
+        load_pool(pool), state=state, python=python, host=host, simulation=simulation
+    )
+    shown: dict[str, str] = {}
 
-        def show(launches: Sequence[Launch]) -> None:
-            for launch in launches:
-                alias, line = launch.model.alias, _event(launch)
-                if line and shown.get(alias) != line:
-                    shown[alias] = line
-                    console.print(f"{alias}: {line}", style=_COLOURS.get(launch.phase, "bold red"))
+    def show(launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            alias, line = launch.model.alias, _event(launch)
+            if line and shown.get(alias) != line:
+                shown[alias] = line
+                console.print(f"{alias}: {line}", style=_COLOURS.get(launch.phase, "bold red"))
 
-        with _interruptible(console, "What this command started was stopped."):
-            launches = launcher.up(timeout_s=timeout, watch=show)
+    with _interruptible(console, "What this command started was stopped."):
+        launches = launcher.up(timeout_s=timeout, watch=show)
     failed = [launch for launch in launches if launch.phase == "failed"]
     for log in dict.fromkeys(launch.log for launch in failed if launch.log is not None):
         console.print(f"\nThe last lines of {log}:")
@@ -240,14 +238,13 @@ def _event(launch: Launch) -> str:
 def status(
     pool: PoolOption,
     state: StateOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the state of the servers. Exit status 0: all are up; 1: not all."""
-    with friendly():
-        require_live()
-        from inframind_gym.live.launcher import pool_status
+    require_live()
+    from inframind_gym.live.launcher import pool_status
 
-        rows = pool_status(load_pool(pool), state)
+    rows = pool_status(load_pool(pool), state)
     all_up = typer.Exit(0 if all(row["state"] == "up" for row in rows) else 1)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
@@ -278,14 +275,13 @@ def down(pool: PoolOption, state: StateOption = None) -> None:
 
     A pool whose file is gone or broken is stopped by its name.
     """
-    with friendly():
-        require_live()
-        from inframind_gym.live.processes import StartedServers, state_folder
+    require_live()
+    from inframind_gym.live.processes import StartedServers, state_folder
 
-        name = pool
-        if not (state_folder(state) / name / "state.json").is_file():
-            name = load_pool(pool).name
-        stopped = StartedServers(name, state).down()
+    name = pool
+    if not (state_folder(state) / name / "state.json").is_file():
+        name = load_pool(pool).name
+    stopped = StartedServers(name, state).down()
     for each in stopped:
         how = "killed: it did not end by itself" if each.killed else "stopped"
         how = how if each.processes else "had ended already"
@@ -322,28 +318,27 @@ def place(
     given: dict[str, Any] = {"pool": pool, "demand": demand, "num_decisions": decisions}
     optional = {"cluster": cluster, "python": python, "state": state}
     given |= {name: str(value) for name, value in optional.items() if value is not None}
-    with friendly():
-        require_live()
-        import numpy as np
+    require_live()
+    import numpy as np
 
-        from inframind_gym.envs.render import text
-        from inframind_gym.live.config import PlacementLiveConfig
-        from inframind_gym.live.placement.cluster import LivePlacement
-        from inframind_gym.policies import resolve_policy
+    from inframind_gym.envs.render import text
+    from inframind_gym.live.config import PlacementLiveConfig
+    from inframind_gym.live.placement.cluster import LivePlacement
+    from inframind_gym.policies import resolve_policy
 
-        decider = resolve_policy(policy, family="placement")
-        rows = np.zeros(1, np.int64)
-        config = validate(given, PlacementLiveConfig, source="pool place")
-        live = LivePlacement(config, on_transition=lambda one: console.print(str(one)))
-        seen = live.observations()
-        with _interruptible(console, "All servers were stopped."), live:
-            console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
-            live.reset(rows, [np.random.default_rng(seed)], seen)
-            decider.reset(live.policy_spec(), [seed])
-            for _ in range(decisions):
-                live.step(rows, decider.act_batch(seen, live.contexts(rows), rows), seen)
-            console.print(text(live.frame()))
-            summary = live.summary(0)
+    decider = resolve_policy(policy, family="placement")
+    rows = np.zeros(1, np.int64)
+    config = validate(given, PlacementLiveConfig, source="pool place")
+    live = LivePlacement(config, on_transition=lambda one: console.print(str(one)))
+    seen = live.observations()
+    with _interruptible(console, "All servers were stopped."), live:
+        console.print(f"Bringing up cluster {live.cluster_config.name!r} …")
+        live.reset(rows, [np.random.default_rng(seed)], seen)
+        decider.reset(live.policy_spec(), [seed])
+        for _ in range(decisions):
+            live.step(rows, decider.act_batch(seen, live.contexts(rows), rows), seen)
+        console.print(text(live.frame()))
+        summary = live.summary(0)
     for name, value in summary.items():
         console.print(f"{name:24} {value:g}")
 

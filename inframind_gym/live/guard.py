@@ -1,4 +1,4 @@
-"""Admission to every HTTP server of this package, before a body is read.
+"""Address of every HTTP server of this package, and admission to it before a body is read.
 
 `check_head` reads nothing but headers, so that a server of any framework can use it. `Guard` is the
 same as ASGI middleware, with a limit on the body that holds for chunked ones, too.
@@ -11,12 +11,13 @@ import hmac
 import json
 import math
 import re
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 LEAST_TOKEN_CHARS: Final = 16
@@ -31,6 +32,34 @@ _TYPES: Final = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address, for a server to listen on.
+
+    Args:
+        host: name or number of this machine; of a name that has both, the IPv4 address.
+        port: 0 takes one that is free.
+
+    Raises:
+        ConfigError: The port is taken, or the address is none of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+        except OSError:
+            made.close()
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port}: {(error.strerror or str(error)).lower()}. Stop what listens there, "
+            "or take another address by --host and --port."
+        ) from None
+    return made
 
 
 class RequestError(InfraMindError):

@@ -33,6 +33,7 @@ from inframind_gym.live.config import (
     Simulation,
     addresses,
 )
+from inframind_gym.live.guard import listening
 from inframind_gym.live.processes import (
     GRACE_S,
     StartedServer,
@@ -43,7 +44,6 @@ from inframind_gym.live.processes import (
 from inframind_gym.live.watcher import MetricsWatcher, WatchedServer
 from inframind_gym.simulator.server.pool import ModelConfig, PoolConfig
 from inframind_gym.simulator.workload import load_workload
-from inframind_gym.sockets import listening
 from inframind_gym.tasks.embedding import cache_folder
 
 TIMEOUT_S: Final = 1800.0  # to come up: large models are fetched first

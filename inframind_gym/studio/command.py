@@ -9,11 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
-from inframind_gym.errors import ConfigError, friendly, require
+from inframind_gym.errors import ConfigError, require
 from inframind_gym.live.config import require_live
-from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK, bounded_protocol
+from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK, bounded_protocol, listening
 from inframind_gym.progress import say
-from inframind_gym.sockets import listening
 from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, Runs, RunStore
 
 TOKEN_VARIABLE: Final = "INFRAMIND_STUDIO_TOKEN"
@@ -39,43 +38,42 @@ def studio(
     It serves the REST and WebSocket of the token-budget team, too: POST /run, GET /run/ID,
     GET /runs, WS /ws/ID.
     """
-    with friendly():
-        require("nicegui", "`inframind studio`", "studio")
-        import uvicorn
+    require("nicegui", "`inframind studio`", "studio")
+    import uvicorn
 
-        from inframind_gym.studio.pages import attach
-        from inframind_gym.studio.runs import Launcher, Ways
-        from inframind_gym.studio.server import MOST_BODY_BYTES, Boards, make_app
+    from inframind_gym.studio.pages import attach
+    from inframind_gym.studio.runs import Launcher, Ways
+    from inframind_gym.studio.server import MOST_BODY_BYTES, Boards, make_app
 
-        token = os.environ.get(TOKEN_VARIABLE, "").strip() or None
-        if len(token or "") < LEAST_TOKEN_CHARS and (token is not None or host not in LOOPBACK):
-            raise ConfigError(
-                f"set {TOKEN_VARIABLE} to a token of {LEAST_TOKEN_CHARS} characters or more that "
-                f"browsers must give (`openssl rand -hex 16`), or serve 127.0.0.1 without one"
-            )
-        if gateway is not None and not gateway.startswith(("http://", "https://")):
-            raise ConfigError(f"--gateway {gateway}: give an address such as http://127.0.0.1:8080")
-        if gateway is not None or pool is not None:
-            require_live()
-        if pool is not None:
-            from inframind_gym.simulator.server.pool import load_pool
+    token = os.environ.get(TOKEN_VARIABLE, "").strip() or None
+    if len(token or "") < LEAST_TOKEN_CHARS and (token is not None or host not in LOOPBACK):
+        raise ConfigError(
+            f"set {TOKEN_VARIABLE} to a token of {LEAST_TOKEN_CHARS} characters or more that "
+            f"browsers must give (`openssl rand -hex 16`), or serve 127.0.0.1 without one"
+        )
+    if gateway is not None and not gateway.startswith(("http://", "https://")):
+        raise ConfigError(f"--gateway {gateway}: give an address such as http://127.0.0.1:8080")
+    if gateway is not None or pool is not None:
+        require_live()
+    if pool is not None:
+        from inframind_gym.simulator.server.pool import load_pool
 
-            load_pool(pool)
-        with RunStore(runs) as store:
-            launcher = Launcher(store, Ways(provider, model, gateway, pool))
-            boards = Boards(results)
-            attach(app := make_app(launcher, boards, token=token), launcher, boards)
-            address = listening(host, port)
-            asks = "" if token is None else f", with the token of {TOKEN_VARIABLE}"
-            at = f"http://{host}:{address.getsockname()[1]}"
-            say(f"studio on {at}{asks}; runs in {runs}. Ctrl-C ends it")
-            config = uvicorn.Config(
-                app,
-                log_level="warning",
-                server_header=False,
-                ws_max_size=MOST_BODY_BYTES,
-                http=bounded_protocol(MOST_CONNECTIONS),
-                timeout_graceful_shutdown=3,
-            )
-            with contextlib.suppress(KeyboardInterrupt):
-                uvicorn.Server(config).run(sockets=[address])
+        load_pool(pool)
+    with RunStore(runs) as store:
+        launcher = Launcher(store, Ways(provider, model, gateway, pool))
+        boards = Boards(results)
+        attach(app := make_app(launcher, boards, token=token), launcher, boards)
+        address = listening(host, port)
+        asks = "" if token is None else f", with the token of {TOKEN_VARIABLE}"
+        at = f"http://{host}:{address.getsockname()[1]}"
+        say(f"studio on {at}{asks}; runs in {runs}. Ctrl-C ends it")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            server_header=False,
+            ws_max_size=MOST_BODY_BYTES,
+            http=bounded_protocol(MOST_CONNECTIONS),
+            timeout_graceful_shutdown=3,
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[address])

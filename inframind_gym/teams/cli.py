@@ -15,11 +15,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from inframind_gym.commands import Json
 from inframind_gym.configs import read_setting, validate
-from inframind_gym.errors import ConfigError, friendly, require
+from inframind_gym.errors import ConfigError, require
 from inframind_gym.progress import plain_table, say
 from inframind_gym.teams.assignment.rules import TASK_TYPES, Arrivals, Router
-from inframind_gym.teams.runs import DEFAULT_FILE, AsJson, ProviderName, RunLog, Runs, RunStore
+from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, RunLog, Runs, RunStore
 
 if TYPE_CHECKING:
     from inframind_gym.teams.assignment.app import Training
@@ -86,7 +87,7 @@ def run_assignment(
     router: Annotated[Router, typer.Option(help="How agents are chosen.")] = "q_learning",
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an agent's answer.")] = 768,
     runs: Runs = DEFAULT_FILE,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Train four agents to share work under load, and show what was learned.
 
@@ -94,26 +95,25 @@ def run_assignment(
     answer, and agents that get too much of the recent work are penalised. Q-learning learns from
     that. Without options everything is simulated: no key, no network, seconds.
     """
-    with friendly():
-        from inframind_gym.teams.assignment.app import Options, make_run, open_providers
+    from inframind_gym.teams.assignment.app import Options, make_run, open_providers
 
-        # Wrong input is an error before a run is written.
-        require("langgraph", "`inframind team run assignment`", "teams")
-        given = {"iterations": iterations, "seed": seed, "arrivals": arrivals, "router": router}
-        given["max_tokens"] = max_tokens
-        options = validate(given, Options, source="inframind team run assignment")
-        providers = open_providers(provider, model or [])
-        models = None if providers is None else [each.model for each in providers.values()]
-        settings = {"provider": provider, "models": models, **options.model_dump()}
-        with RunStore(runs) as store, RunLog(store, "assignment", settings) as log:
-            training, served = make_run(options, providers, log=log), []
-            with training.llm_service:
-                training.train()
-                summary, system = training.summary(), training.production()
-                for task_type, places in zip(TASK_TYPES, training.team.of_type, strict=True):
-                    task = training.team.settings.tasks[places[0]]
-                    served.append(system.process(task.description, task_type))
-            log.finish("complete", summary | {"demo_requests": len(served)})
+    # Wrong input is an error before a run is written.
+    require("langgraph", "`inframind team run assignment`", "teams")
+    given = {"iterations": iterations, "seed": seed, "arrivals": arrivals, "router": router}
+    given["max_tokens"] = max_tokens
+    options = validate(given, Options, source="inframind team run assignment")
+    providers = open_providers(provider, model or [])
+    models = None if providers is None else [each.model for each in providers.values()]
+    settings = {"provider": provider, "models": models, **options.model_dump()}
+    with RunStore(runs) as store, RunLog(store, "assignment", settings) as log:
+        training, served = make_run(options, providers, log=log), []
+        with training.llm_service:
+            training.train()
+            summary, system = training.summary(), training.production()
+            for task_type, places in zip(TASK_TYPES, training.team.of_type, strict=True):
+                task = training.team.settings.tasks[places[0]]
+                served.append(system.process(task.description, task_type))
+        log.finish("complete", summary | {"demo_requests": len(served)})
     if as_json:
         print(json.dumps({"run": log.run_id, **summary}))
         return
@@ -172,7 +172,7 @@ def run_token_budget(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated provider.")] = 0,
     runs: Runs = DEFAULT_FILE,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Answer a task with planner, executor and critic on a budget of tokens.
 
@@ -182,13 +182,12 @@ def run_token_budget(
     from inframind_gym.teams.token_budget.app import TEAM, Orchestrator, Order
 
     given = {"task": task, "budget": budget, "strategy": strategy, "seed": seed}
-    with friendly():
-        order = validate(given, Order, source="inframind team run token-budget")
-        way = None if provider == SIMULATED else open_provider(provider, model)
-        settings = {**order.model_dump(), "provider": provider if way is None else way.model}
-        with RunStore(runs) as store, RunLog(store, TEAM, settings) as log:
-            summary = asyncio.run(Orchestrator(order, log, way).run())
-            steps = [each.data for each in store.events(log.run_id) if each.kind == "trace"]
+    order = validate(given, Order, source="inframind team run token-budget")
+    way = None if provider == SIMULATED else open_provider(provider, model)
+    settings = {**order.model_dump(), "provider": provider if way is None else way.model}
+    with RunStore(runs) as store, RunLog(store, TEAM, settings) as log:
+        summary = asyncio.run(Orchestrator(order, log, way).run())
+        steps = [each.data for each in store.events(log.run_id) if each.kind == "trace"]
     if as_json:
         print(json.dumps({"run_id": log.run_id, **summary}, ensure_ascii=False))
     else:
@@ -256,7 +255,7 @@ def run_coordination(
         ),
     ] = None,
     runs: Runs = DEFAULT_FILE,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Answer a question from texts with five agents before a deadline, sources included.
 
@@ -264,42 +263,41 @@ def run_coordination(
     fails or is late, basic retrieval answers. Without a provider, rules on the words stand in
     for the model, in virtual time.
     """
-    with friendly():
-        from inframind_gym.policies import resolve_policy
-        from inframind_gym.teams.coordination.app import MultiAgentCoordinator
-        from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
-        from inframind_gym.teams.coordination.settings import Query, QuerySettings
-        from inframind_gym.teams.llm import SIMULATED, open_provider
+    from inframind_gym.policies import resolve_policy
+    from inframind_gym.teams.coordination.app import MultiAgentCoordinator
+    from inframind_gym.teams.coordination.retrieval import Corpus, Retriever
+    from inframind_gym.teams.coordination.settings import Query, QuerySettings
+    from inframind_gym.teams.llm import SIMULATED, open_provider
 
-        # Whatever is wrong is said before anything is loaded.
-        validate({"query": question}, Query, source="question")
-        require("langgraph", "the coordination team", "teams")
-        variables = [f"{VARIABLES[k]}={v}" for k, v in os.environ.items() if k in VARIABLES]
-        given = dict(read_setting(one, QuerySettings) for one in (*variables, *(changes or ())))
-        settings = validate(given, QuerySettings, source="--set")
-        resolve_policy(settings.policy, family="coordination")
-        way = None if provider == SIMULATED else open_provider(provider, model)
-        texts = Corpus.load(corpus)
-        record = {
-            "question": question,
-            "provider": provider if way is None else f"{provider}, {way.model}",
-            "corpus": f"{texts.name}, {len(texts.passages)} passages",
-            **settings.model_dump(mode="json", exclude_defaults=True),
-        }
-        with RunStore(runs) as store, RunLog(store, "coordination", record) as log:
-            with MultiAgentCoordinator(
-                max_context_length=max_context_length,
-                backend=SIMULATED,  # without a provider
-                provider=way,
-                searcher=Retriever(texts),
-                log=log,
-                ask=_ask,
-            ) as team:
-                say(f"reading {texts.name}: {len(texts.passages)} passages")
-                team.warm_up()
-                response = team.process_query(question, settings=settings)
-            status, summary = response.summary()
-            log.finish(status, summary)
+    # Whatever is wrong is said before anything is loaded.
+    validate({"query": question}, Query, source="question")
+    require("langgraph", "the coordination team", "teams")
+    variables = [f"{VARIABLES[k]}={v}" for k, v in os.environ.items() if k in VARIABLES]
+    given = dict(read_setting(one, QuerySettings) for one in (*variables, *(changes or ())))
+    settings = validate(given, QuerySettings, source="--set")
+    resolve_policy(settings.policy, family="coordination")
+    way = None if provider == SIMULATED else open_provider(provider, model)
+    texts = Corpus.load(corpus)
+    record = {
+        "question": question,
+        "provider": provider if way is None else f"{provider}, {way.model}",
+        "corpus": f"{texts.name}, {len(texts.passages)} passages",
+        **settings.model_dump(mode="json", exclude_defaults=True),
+    }
+    with RunStore(runs) as store, RunLog(store, "coordination", record) as log:
+        with MultiAgentCoordinator(
+            max_context_length=max_context_length,
+            backend=SIMULATED,  # without a provider
+            provider=way,
+            searcher=Retriever(texts),
+            log=log,
+            ask=_ask,
+        ) as team:
+            say(f"reading {texts.name}: {len(texts.passages)} passages")
+            team.warm_up()
+            response = team.process_query(question, settings=settings)
+        status, summary = response.summary()
+        log.finish(status, summary)
     if as_json:
         print(json.dumps({"run_id": log.run_id, **response.model_dump(mode="json")}))
     else:
@@ -347,7 +345,7 @@ def _print_answer(run_id: str, response: AgentResponse) -> None:
 @app.command("list")
 def list_runs(runs: Runs = DEFAULT_FILE) -> None:
     """List the last twenty runs, the newest first."""
-    with friendly(), RunStore(runs, must_exist=True) as store:
+    with RunStore(runs, must_exist=True) as store:
         rows = store.list_runs(most=20)
     table = plain_table("run", "team", "status", "started", ">calls", ">USD")
     for each in rows:
@@ -370,7 +368,7 @@ def show(
     ] = False,
 ) -> None:
     """Show a run: its settings, what came of it, its events."""
-    with friendly(), RunStore(runs, must_exist=True) as store:
+    with RunStore(runs, must_exist=True) as store:
         newest = [each.run_id for each in store.list_runs(most=1)]
         if not newest:
             raise ConfigError(f"{store.path}: holds no runs. `inframind team run …` writes one.")

@@ -276,7 +276,6 @@ def _numbers(summary: dict[str, Any], prefix: str = "") -> dict[str, float]:
 # Commands of the teams
 
 Runs = Annotated[Path, typer.Option("--runs", help="File of runs (SQLite).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ProviderName = Annotated[
     str,
     typer.Option(

@@ -28,8 +28,7 @@ from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import Exchange
 from inframind_gym.live.gateway.request import read_query, request_id
 from inframind_gym.live.gateway.team import Teams
-from inframind_gym.live.guard import Guard, RequestError, bounded_protocol, is_secret
-from inframind_gym.sockets import listening
+from inframind_gym.live.guard import Guard, RequestError, bounded_protocol, is_secret, listening
 
 _log = logging.getLogger("inframind.gateway")
 PROBES: Final = ("/health", "/ready")  # for those who watch processes: no key, no limits

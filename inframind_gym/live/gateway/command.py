@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from inframind_gym.errors import friendly, require
+from inframind_gym.errors import require
 
 
 def _option(words: str, **more: Any) -> Any:
@@ -39,13 +39,12 @@ def serve(
     Model "inframind/auto" routes a call, "inframind/team" carries out a workflow, and the pool's
     own names pass through. SIGTERM waits for what is in flight and ends.
     """
-    with friendly():
-        for module in ("uvicorn", "httptools", "uvloop", "starlette"):
-            require(module, "the gateway", "serve")
-        from inframind_gym.live.gateway.app import run
-        from inframind_gym.live.gateway.config import gateway_config
+    for module in ("uvicorn", "httptools", "uvloop", "starlette"):
+        require(module, "the gateway", "serve")
+    from inframind_gym.live.gateway.app import run
+    from inframind_gym.live.gateway.config import gateway_config
 
-        options: dict[str, Any] = {"pool": pool, "policy": policy, "workload": workload}
-        options |= {"host": host, "port": port, "log": record, "speed": speed}
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        run(gateway_config(config, options))
+    options: dict[str, Any] = {"pool": pool, "policy": policy, "workload": workload}
+    options |= {"host": host, "port": port, "log": record, "speed": speed}
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    run(gateway_config(config, options))

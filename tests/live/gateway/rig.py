@@ -20,9 +20,8 @@ from inframind_gym.live.client import DownError, ask
 from inframind_gym.live.gateway.app import make_app
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import Gateway
-from inframind_gym.live.guard import bounded_protocol
+from inframind_gym.live.guard import bounded_protocol, listening
 from inframind_gym.live.processes import free_ports
-from inframind_gym.sockets import listening
 from tests.live.launch.play import CLI, ENV
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
 from tests.live.vllm_server.live_play import five, pool_file
