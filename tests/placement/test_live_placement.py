@@ -271,10 +271,13 @@ def test_closing_in_the_middle(tmp_path: Path) -> None:
 def test_ctrl_c_at_any_time_while_it_closes_leaves_no_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = threading.Thread.start
+    start, main = threading.Thread.start, threading.get_ident()
+
+    def interrupt() -> None:
+        signal.pthread_kill(main, signal.SIGINT)
 
     def interrupted(thread: threading.Thread) -> None:
-        signal.raise_signal(signal.SIGINT)
+        interrupt()
         start(thread)
 
     with stage(tmp_path, initial="empty") as play:
@@ -284,9 +287,7 @@ def test_ctrl_c_at_any_time_while_it_closes_leaves_no_server(
         servers = [server for server in play.servers.values() if server.fake is not None]
         assert len(servers) == 2
         for server in servers:
-            ends = server.stop
-            monkeypatch.setattr(server, "stop", lambda end=ends: (time.sleep(0.5), end()))
-        threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+            monkeypatch.setattr(server, "stop", lambda end=server.stop: (interrupt(), end()))
         monkeypatch.setattr(threading.Thread, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             play.live.close()

@@ -189,6 +189,17 @@ def test_the_time_limit(answer: Answer) -> None:
         until(lambda: server.dropped)  # the server is told, by the end of the connection
 
 
+def test_a_stall_is_named_by_its_limit() -> None:
+    async def act(client: Connections) -> ChatResult:
+        result = ChatResult(time.monotonic(), max_tokens=16)
+        await client.send(0, {"stream": True}, result, 20.0, stall_s=0.15)
+        return result
+
+    with FakeServer(lambda r, n: Answer(tokens=3, each_s=30.0)) as server:
+        result = with_client(act, server.url)
+    assert result.reason == "no whole answer in time: nothing in 0.15 s"
+
+
 def test_a_stale_connection_is_no_failure() -> None:
     """The server was restarted while connections to it idled."""
     with FakeServer() as server:
