@@ -15,11 +15,9 @@ from inframind_gym.envs.core import (
     Env,
     Float32s,
     ObservationForm,
-    Places,
     Rngs,
     Simulation,
     VectorEnv,
-    write_columns,
 )
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.assignment import rules
@@ -43,12 +41,11 @@ from inframind_gym.teams.assignment.simulate import (
     next_task,
     team,
 )
-from inframind_gym.teams.state import Floats, Ints, Rows, keys_of
+from inframind_gym.teams.state import Bools, Column, Columns, Floats, Ints, Rows, keys_of
 
 MOST_TASKS: Final = 1_000_000
 EMPTY: Final = -1  # place of the window
 STREAM_ARRIVAL: Final = 210
-HIGHEST_IN_FLIGHT: Final = 5.0
 # Sums over the tasks that ended in a step, in `info`; the first four are also summed over episodes.
 REPORTED: Final = ("raw_reward", "load_penalty", "quality", "latency_s", "wait_s", "tokens")
 SUMMARIES: Final = ("mean_imbalance", "hot_share", *(f"mean_{name}" for name in REPORTED[:4]))
@@ -144,37 +141,32 @@ class StateForm(ObservationForm):
         return states if states.ndim else np.int64(states)
 
 
-def entries_of(context: AssignmentContext, queues: bool) -> dict[str, NDArray[Any]]:
-    """Return the entries of "full" observations in the order of "flat" ones, (n, ...) each."""
-    entries = {
-        "task_type": np.eye(len(TASK_TYPES))[context.task_type],
-        "load_state": np.eye(len(LOAD_STATES))[context.load_state],
-        "utilization": utilization(context.counts),
-        "window": context.window[:, :, None] == np.arange(len(AGENTS)),
-        "fill": context.counts.sum(axis=1, keepdims=True) / WINDOW,
-        "complexity": context.complexity[:, None],
-        "priority": context.priority[:, None],
-    }
-    if queues:
-        entries["in_flight"] = np.minimum(context.in_flight / WINDOW, HIGHEST_IN_FLIGHT)
-    return entries
+_TYPES: Final = np.eye(len(TASK_TYPES), dtype=np.float32)
+_STATES: Final = np.eye(len(LOAD_STATES), dtype=np.float32)
+# By the decisions that wait, an `AssignmentContext`.
+_COLUMNS: Final[dict[str, Column]] = {
+    "task_type": (4, 0, 1, lambda context: _TYPES[context.task_type]),
+    "load_state": (5, 0, 1, lambda context: _STATES[context.load_state]),
+    "utilization": (4, 0, 1, lambda context: utilization(context.counts)),
+    "window": (8 * 4, 0, 1, lambda context: _one_hot(context.window)),
+    "fill": (1, 0, 1, lambda context: context.counts.sum(axis=1) / WINDOW),
+    "complexity": (1, 0, 1, lambda context: context.complexity),
+    "priority": (1, 0, 1, lambda context: context.priority),
+}
+_IN_FLIGHT: Final[Column] = (8, 0, 5, lambda context: context.in_flight / WINDOW)
+# "flat" observations by form of load.
+FLAT: Final = {"window": Columns(_COLUMNS), "queue": Columns(_COLUMNS | {"in_flight": _IN_FLIGHT})}
 
 
-def write_flat(context: AssignmentContext, queues: bool) -> Float32s:
+def _one_hot(window: Ints) -> Bools:
+    """Return the agents of windows (n, 8), a row of zeros where a place is empty, (n, 32)."""
+    is_there: Bools = window[:, :, None] == np.arange(len(AGENTS))
+    return is_there.reshape(len(window), -1)
+
+
+def observe(context: AssignmentContext, load: Load) -> Float32s:
     """Return the numbers of "flat" observations, (n, d)."""
-    return write_columns(*entries_of(context, queues).values())
-
-
-def flat_space(queues: bool) -> tuple[spaces.Box, Places]:
-    """Return the Box of all numbers, and where the entries of the Dict are in it."""
-    entries = {name: part[0] for name, part in entries_of(AssignmentContext(1), queues).items()}
-    ends = np.cumsum([part.size for part in entries.values()])
-    parts = zip(entries.items(), np.split(np.arange(ends[-1]), ends[:-1]), strict=True)
-    places = {name: at.reshape(part.shape) for (name, part), at in parts}
-    high = np.ones(ends[-1], np.float32)
-    if queues:
-        high[places["in_flight"]] = HIGHEST_IN_FLIGHT
-    return spaces.Box(np.zeros_like(high), high), places
+    return FLAT[load].of(context)
 
 
 # The batch of teams
@@ -196,8 +188,10 @@ class AssignmentSimulation(Simulation):
     config: AssignmentConfig
 
     def __init__(self, config: AssignmentConfig, num_envs: int, num_threads: int = 1) -> None:
-        box, places = flat_space(config.queues)
-        form = ObservationForm(box, places if config.observation == "full" else None)
+        flat = FLAT[config.load]
+        window = flat.places["window"].reshape(WINDOW, len(AGENTS))
+        places = flat.places | {"window": window} if config.observation == "full" else None
+        form = ObservationForm(flat.box, places)
         if config.observation == "tabular":
             form = StateForm()
         super().__init__(num_envs, form, spaces.Discrete(NUM_ACTIONS))
@@ -316,7 +310,7 @@ class AssignmentSimulation(Simulation):
         if self.config.observation == "tabular":
             observations[rows] = state_index(context.task_type, context.load_state)[:, None]
         else:
-            observations[rows] = write_flat(context, self.config.queues)
+            observations[rows] = observe(context, self.config.load)
 
     # Results
 

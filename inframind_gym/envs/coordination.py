@@ -17,9 +17,7 @@ from inframind_gym.envs.core import (
     Rngs,
     Simulation,
     VectorEnv,
-    box_of,
     check_options,
-    write_columns,
 )
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.teams.coordination import rules
@@ -46,7 +44,7 @@ from inframind_gym.teams.coordination.settings import (
     load_settings,
 )
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
-from inframind_gym.teams.state import Bools, Ints, keys_of
+from inframind_gym.teams.state import Bools, Columns, Ints, keys_of
 
 
 class CoordinationConfig(StrictModel):
@@ -73,64 +71,61 @@ class CoordinationConfig(StrictModel):
 
 # Observations
 
-_BOX: Final = box_of(
-    (19, 0, 1),  # the question; what the router named; the plan; strategies tried
-    (4, 0, 4),  # searches, passages, their score, duplicates
-    (17, 0, 1),  # what is done; the validation; what is written again; agents that failed
-    (3, 0, 2),  # tokens of the conversation
-    (2, 0, 2),  # time
-    (2, 0, 5),  # time of the last decision
-    (1, 0, 1),  # decisions
-    (1, 0, 4),  # tokens of all calls
-)
-OBSERVATION_SIZE: Final = len(_BOX.low)
 _ONE_HOT: Final = np.vstack([np.eye(3), np.zeros(3)])  # the last row is that of -1
 
 
-def observe(state: CoordinationState, rows: Ints) -> NDArray[np.float32]:
+def _deadline_ms(state: CoordinationState) -> Ints:
+    """Return the deadlines of the complexities that are known, (n,)."""
+    known = state.known_complexity(np.arange(state.num_rows))
+    return rules.deadline_ms(known, state.settings)
+
+
+# In the order of the class's table.
+_COLUMNS: Final = Columns(
+    {
+        "hint": (3, 0, 1, lambda state: _ONE_HOT[state.hint]),
+        "refers": (1, 0, 1, lambda state: state.refers),
+        "routed": (1, 0, 1, lambda state: state.routed),
+        "strategy": (3, 0, 1, lambda state: _ONE_HOT[state.strategy]),
+        "complexity": (3, 0, 1, lambda state: _ONE_HOT[state.complexity]),
+        "needs_planning": (1, 0, 1, lambda state: state.needs_planning),
+        "confidence": (1, 0, 1, lambda state: state.confidence),
+        "planned": (1, 0, 1, lambda state: state.planned),
+        "pending": (1, 0, 1, lambda state: state.pending / 3.0),
+        "done": (1, 0, 1, lambda state: state.planned * (state.subtasks - state.pending) / 3.0),
+        "searched": (3, 0, 1, lambda state: state.searched),
+        "searches": (1, 0, 4, lambda state: state.searches / 3.0),
+        "docs": (1, 0, 4, lambda state: state.docs / state.settings.passages.most),
+        "score": (1, 0, 4, lambda state: state.score),
+        "duplicates": (1, 0, 4, lambda state: state.duplicates / np.maximum(state.docs, 1)),
+        "rewritten": (1, 0, 1, lambda state: state.rewritten),
+        "merged": (1, 0, 1, lambda state: state.merged),
+        "drafted": (1, 0, 1, lambda state: state.drafted),
+        "judged": (1, 0, 1, lambda state: state.judged),
+        "valid": (1, 0, 1, lambda state: state.valid),
+        "verdict": (1, 0, 1, lambda state: state.verdict),
+        "issues": (3, 0, 1, lambda state: state.issues),
+        "severity": (1, 0, 1, lambda state: state.severity / 3.0),
+        "regenerations": (1, 0, 1, lambda state: state.regenerations / rules.MOST_REGENERATIONS),
+        "retries": (1, 0, 1, lambda state: state.retries / max(state.limits.max_retries, 1)),
+        "failed": (5, 0, 1, lambda state: state.failed),
+        "context": (1, 0, 2, lambda state: state.context / state.settings.context.max_tokens),
+        "long": (1, 0, 2, lambda state: state.context > state.settings.context.trim_above_tokens),
+        "trimmed": (1, 0, 2, lambda state: state.trimmed),
+        "of_deadline": (1, 0, 2, lambda state: state.elapsed_ms / _deadline_ms(state)),
+        "of_hard_s": (1, 0, 2, lambda state: state.elapsed_ms / (1000.0 * state.limits.hard_s)),
+        "setup": (1, 0, 5, lambda state: state.setup_ms / (1000.0 * state.limits.decision_s)),
+        "agent_s": (1, 0, 5, lambda state: state.agent_ms / 1000.0),
+        "iteration": (1, 0, 1, lambda state: state.iteration / state.limits.max_iterations),
+        "tokens": (1, 0, 4, lambda state: state.total_tokens / 4096.0),
+    }
+)
+OBSERVATION_SIZE: Final = len(_COLUMNS.box.low)
+
+
+def observe(state: CoordinationState, rows: Ints) -> Float32s:
     """Return the observations of some questions, (k, 49)."""
-    settings = state.settings
-    limits, context = settings.limits, state.context[rows]
-    elapsed, docs = state.elapsed_ms[rows], state.docs[rows]
-    done = np.where(state.planned[rows], state.subtasks[rows] - state.pending[rows], 0)
-    columns = write_columns(
-        _ONE_HOT[state.hint[rows]],
-        state.refers[rows],
-        state.routed[rows],
-        _ONE_HOT[state.strategy[rows]],
-        _ONE_HOT[state.complexity[rows]],
-        state.needs_planning[rows],
-        state.confidence[rows],
-        state.planned[rows],
-        state.pending[rows] / 3.0,
-        done / 3.0,
-        state.searched[rows],
-        state.searches[rows] / 3.0,
-        docs / settings.passages.most,
-        state.score[rows],
-        state.duplicates[rows] / np.maximum(docs, 1),
-        state.rewritten[rows],
-        state.merged[rows],
-        state.drafted[rows],
-        state.judged[rows],
-        state.valid[rows],
-        state.verdict[rows],
-        state.issues[rows],
-        state.severity[rows] / 3.0,
-        state.regenerations[rows] / rules.MOST_REGENERATIONS,
-        state.retries[rows] / max(limits.max_retries, 1),
-        state.failed[rows],
-        context / settings.context.max_tokens,
-        context > settings.context.trim_above_tokens,
-        state.trimmed[rows],
-        elapsed / rules.deadline_ms(state.known_complexity(rows), settings),
-        elapsed / (1000.0 * limits.hard_s),
-        state.setup_ms[rows] / (1000.0 * limits.decision_s),
-        state.agent_ms[rows] / 1000.0,
-        state.iteration[rows] / limits.max_iterations,
-        state.total_tokens[rows] / 4096.0,
-    )
-    return np.clip(columns, _BOX.low, _BOX.high, out=columns)
+    return _COLUMNS.of(state.view(rows))
 
 
 # The batch of questions
@@ -154,7 +149,8 @@ class CoordinationSimulation(Simulation):
     term_names = TERMS
 
     def __init__(self, config: CoordinationConfig, num_envs: int, num_threads: int = 1) -> None:
-        super().__init__(num_envs, ObservationForm(_BOX), spaces.Discrete(rules.NUM_ACTIONS))
+        form = ObservationForm(_COLUMNS.box)
+        super().__init__(num_envs, form, spaces.Discrete(rules.NUM_ACTIONS))
         self.config = config
         self.scenario: Pinned | None = None
         self.settings = config.settings()
@@ -331,8 +327,7 @@ class CoordinationSimulation(Simulation):
             ("context", f"{state.context[0]:,} tokens"),
             ("tokens", f"{state.total_tokens[0]:,}"),
         )
-        known = state.known_complexity(np.zeros(1, np.int64))
-        deadline_ms = float(rules.deadline_ms(known, self.settings)[0])
+        deadline_ms = float(_deadline_ms(state)[0])
         elapsed_ms, hard_ms = int(state.elapsed_ms[0]), 1000.0 * limits.hard_s
         late = elapsed_ms > deadline_ms
         words = f"{elapsed_ms:,} of {deadline_ms:,.0f} ms, {hard_ms:,.0f} at most"

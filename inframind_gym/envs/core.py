@@ -13,7 +13,6 @@ pydantic model of its arguments. Its single environment is a batch of one:
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -86,28 +85,6 @@ class ObservationForm:
         if self._places is None:
             return flat
         return {name: flat[..., at] for name, at in self._places.items()}
-
-
-def box_of(*columns: tuple[int, float, float]) -> spaces.Box:
-    """Return the Box of columns side by side: their numbers of entries, lowest and highest."""
-    widths, lows, highs = zip(*columns, strict=True)
-    low, high = (np.repeat(np.array(ends, np.float32), widths) for ends in (lows, highs))
-    return spaces.Box(low, high)
-
-
-def write_columns(*columns: NDArray[Any]) -> Float32s:
-    """Return arrays (k, ...) as columns side by side, (k, d)."""
-    rows = len(columns[0])
-    widths = [math.prod(column.shape[1:]) for column in columns]
-    out = np.empty((rows, sum(widths)), np.float32)
-    start = 0
-    for column, width in zip(columns, widths, strict=True):
-        if column.ndim == 1:
-            out[:, start] = column
-        else:
-            out[:, start : start + width] = column.reshape(rows, width)
-        start += width
-    return out
 
 
 class Simulation(ABC):

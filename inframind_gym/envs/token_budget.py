@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -20,11 +19,9 @@ from inframind_gym.envs.core import (
     Rngs,
     Simulation,
     VectorEnv,
-    box_of,
-    write_columns,
 )
 from inframind_gym.errors import ActionError
-from inframind_gym.teams.state import Bools, Floats, Ints, keys_of
+from inframind_gym.teams.state import Bools, Columns, Ints, keys_of
 from inframind_gym.teams.token_budget import rules
 from inframind_gym.teams.token_budget.optimum import state_of
 from inframind_gym.teams.token_budget.rules import (
@@ -96,35 +93,34 @@ TERMS: Final = ("quality", "tokens")
 # Observations
 
 _THREE: Final = np.eye(3)
-# Columns in the order of the class's table: numbers, lowest and highest, and their values by the
-# state, its rows and one over their budgets.
-_COLUMNS: Final[tuple[tuple[int, int, int, Callable[[TeamState, Ints, Floats], Any]], ...]] = (
-    (1, -1, 1, lambda state, rows, share: state.remaining[rows] * share),
-    (1, 0, 2, lambda state, rows, _: np.log10(state.budget[rows]) / 5.0),
-    (3, 0, 1, lambda state, rows, share: state.left[rows] * share[:, None]),
-    (1, 0, 1, lambda state, rows, share: state.free[rows] * share),
-    (3, 0, 2, lambda state, rows, share: state.used[rows] * share[:, None]),
-    (3, -5, 5, lambda state, rows, _: 100.0 * state.last_roi[rows]),
-    (3, -1, 1, lambda state, rows, _: state.last_delta[rows] / 100.0),
-    (1, 0, 1, lambda state, rows, _: state.score[rows] / 100.0),
-    (1, 0, 2, lambda state, rows, _: state.flags_open[rows] / 5.0),
-    (1, 0, 2, lambda state, rows, _: state.flags_resolved[rows] / 5.0),
-    (1, 0, 1, lambda state, rows, _: np.fmax(state.checklist[rows], 0.0)),
-    (3, 0, 10, lambda state, rows, _: state.calls[rows] / 10.0),
-    (3, 0, 1, lambda state, rows, _: state.cut[rows]),
-    (1, 0, 1, lambda state, rows, _: state.steps[rows] / state.max_steps),
-    (3, 0, 1, lambda state, rows, _: _THREE[state.seen[rows]]),
-    (3, 0, 1, lambda state, rows, _: _THREE[state.strategy[rows]]),
+# In the order of the class's table, by the state and one over its budgets.
+_COLUMNS: Final = Columns(
+    {
+        "remaining": (1, -1, 1, lambda state, share: state.remaining * share),
+        "budget": (1, 0, 2, lambda state, _: np.log10(state.budget) / 5.0),
+        "left": (3, 0, 1, lambda state, share: state.left * share[:, None]),
+        "returned": (1, 0, 1, lambda state, share: state.free * share),
+        "used": (3, 0, 2, lambda state, share: state.used * share[:, None]),
+        "last_roi": (3, -5, 5, lambda state, _: 100.0 * state.last_roi),
+        "last_points": (3, -1, 1, lambda state, _: state.last_delta / 100.0),
+        "score": (1, 0, 1, lambda state, _: state.score / 100.0),
+        "flags_open": (1, 0, 2, lambda state, _: state.flags_open / 5.0),
+        "flags_resolved": (1, 0, 2, lambda state, _: state.flags_resolved / 5.0),
+        "checklist": (1, 0, 1, lambda state, _: np.fmax(state.checklist, 0.0)),
+        "calls": (3, 0, 10, lambda state, _: state.calls / 10.0),
+        "cut": (3, 0, 1, lambda state, _: state.cut),
+        "steps": (1, 0, 1, lambda state, _: state.steps / state.max_steps),
+        "seen": (3, 0, 1, lambda state, _: _THREE[state.seen]),
+        "strategy": (3, 0, 1, lambda state, _: _THREE[state.strategy]),
+    }
 )
-_BOX: Final = box_of(*(column[:3] for column in _COLUMNS))
-OBSERVATION_SIZE: Final = len(_BOX.low)
+OBSERVATION_SIZE: Final = len(_COLUMNS.box.low)
 
 
 def observe(state: TeamState, rows: Ints) -> Float32s:
     """Return the observations of some teams, (k, 32)."""
-    share = 1.0 / state.budget[rows]
-    columns = write_columns(*(column[3](state, rows, share) for column in _COLUMNS))
-    return np.clip(columns, _BOX.low, _BOX.high, out=columns)
+    seen = state.view(rows)
+    return _COLUMNS.of(seen, 1.0 / seen.budget)
 
 
 # The batch of teams
@@ -156,7 +152,7 @@ class TokenBudgetSimulation(Simulation):
         choices: spaces.Space[Any] = spaces.Discrete(NUM_ACTIONS)
         if not self.has_mask:
             choices = spaces.Box(-1.0, 1.0, (CONTINUOUS_SIZE,), np.float32)
-        super().__init__(num_envs, ObservationForm(_BOX), choices)
+        super().__init__(num_envs, ObservationForm(_COLUMNS.box), choices)
         self.config = config
         self.settings: TeamSettings = load_settings(config.team)
         self.task = SimulatedTask(self.settings, num_envs)

@@ -189,7 +189,7 @@ class PpoAssignment(MlpPolicy):
     def shapes(self, network: Network) -> dict[str, tuple[int, ...]]:
         """Return those of two hidden layers."""
         config = network.config
-        size = assignment.flat_space(config.load == "queue")[0].shape[0]
+        size = len(assignment.FLAT[config.load].box.low)
         return layer_shapes((size, config.hidden, config.hidden, assignment_rules.NUM_ACTIONS))
 
     def reset(self, spec: assignment.AssignmentSpec, seeds: Sequence[int]) -> None:
@@ -211,7 +211,7 @@ class PpoAssignment(MlpPolicy):
         self, observations: Float32s, contexts: assignment.AssignmentContext, rows: Ints
     ) -> Ints:
         """Return the best actions, (n,)."""
-        flat = assignment.write_flat(contexts, self.spec.config.queues)
+        flat = assignment.observe(contexts, self.spec.config.load)
         return np.asarray(forward(self._tensors, flat).argmax(axis=1))
 
 

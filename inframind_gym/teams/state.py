@@ -1,13 +1,14 @@
-"""State of n teams as arrays with a row each, which a class declares; keys of their draws."""
+"""State of n teams: arrays with a row each, columns of observations, keys of their draws."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache
 from typing import Annotated, Any, Final, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
+from gymnasium.spaces import Box
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
@@ -15,6 +16,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Keys = NDArray[np.uint64]
+Column = tuple[int, float, float, Callable[..., Any]]  # see `Columns`
 _KINDS: Final = {Ints: np.int64, Floats: np.float64, Bools: np.bool_}
 
 
@@ -39,6 +41,7 @@ class Rows:
 
     def __init__(self, n: int) -> None:
         vars(self).update(zeros(type(self), n))
+        self.num_rows = n
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the declared arrays by their names."""
@@ -52,9 +55,48 @@ class Rows:
 
     def rows(self, rows: Ints) -> Self:
         """Return copies of some rows (k,), with all else that belongs to them."""
-        some = copy(self)
-        vars(some).update({name: part[rows] for name, part in self.arrays().items()})
+        some, parts = copy(self), {name: part[rows] for name, part in self.arrays().items()}
+        vars(some).update(parts)
+        some.num_rows = len(next(iter(parts.values())))
         return some
+
+    def view(self, rows: Ints) -> Self:
+        """Return some rows (k,), ascending, to be read alone: the state itself where all are."""
+        return self if len(rows) == self.num_rows else self.rows(rows)
+
+
+class Columns:
+    """The numbers of a Box from left to right: their bounds, and how a state shows them.
+
+    Args:
+        columns: by name how many numbers, their lowest and highest, and the function that returns
+            them of a state of k rows, (k,) or (k, n).
+
+    Attributes:
+        box: of all numbers, (d,).
+        places: of each column in the Box, (n,).
+    """
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        widths, lows, highs, values = zip(*columns.values(), strict=True)
+        low, high = (np.repeat(np.array(ends, np.float32), widths) for ends in (lows, highs))
+        self.box = Box(low, high)
+        parts = np.split(np.arange(len(low)), np.cumsum(widths)[:-1])
+        self.places: dict[str, Ints] = dict(zip(columns, parts, strict=True))
+        at = [int(p[0]) if len(p) == 1 else slice(p[0], p[-1] + 1) for p in parts]
+        self._values = list(zip(at, values, strict=True))
+
+    def of(self, state: Rows, *others: Any) -> NDArray[np.float32]:
+        """Return the numbers of a state of k rows, (k, d), within their bounds.
+
+        Args:
+            state: is given to the columns' functions, with the `others`.
+        """
+        out = np.empty((state.num_rows, len(self.box.low)), np.float32)
+        for at, values in self._values:
+            out[:, at] = values(state, *others)
+        # `np.clip` takes twice as long where bounds differ from column to column.
+        return np.minimum(np.maximum(out, self.box.low, out=out), self.box.high, out=out)
 
 
 def keys_of(rngs: Sequence[np.random.Generator]) -> Keys:

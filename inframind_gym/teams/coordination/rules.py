@@ -240,7 +240,7 @@ class CoordinationState(Rows):
 
     def __init__(self, settings: CoordinationSettings, n: int) -> None:
         super().__init__(n)
-        self.settings = settings
+        self.settings, self.limits = settings, settings.limits
 
     def begin(self, rows: Ints, hint: Any, refers: Any, history: Any, *, model: Any) -> None:
         """Take new questions at some places (k,), with tokens of the exchanges before, (k,)."""
