@@ -7,8 +7,9 @@ routing        Executor and Stream; routing_config: arguments; routing_simulatio
 planner        Planner: plans that an executor carries out
 placement      Placement; placement_kernel: its compiled step
 assignment, token_budget, coordination: teams of agents, over the rules in `inframind_gym.teams`
-live           the same environments on live servers; backend: one stream on any other backend
+live           the same environments on live servers, or on any other backend
 layout         what a policy may read: places and units in observations, public facts of a run
-render         tables and pictures; exporter, wrappers: metrics of a router
-               for Prometheus; sb3: a batch as SB3's `VecEnv`
+render         tables and pictures
+exporter       metrics of a router for Prometheus
+sb3, safe_rl   a batch as Stable-Baselines3's `VecEnv`; an environment as OmniSafe's CMDP
 """
