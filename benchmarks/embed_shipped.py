@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from inframind_gym.commands import CommandGroup
 from inframind_gym.errors import TaskError
 from inframind_gym.files import replace_bytes
 from inframind_gym.simulator.workflow.roles import ROLES
@@ -59,6 +60,10 @@ def check() -> None:
         )
 
 
+app = typer.Typer(cls=CommandGroup, add_completion=False)
+
+
+@app.callback(invoke_without_command=True)
 def main(
     only_check: Annotated[bool, typer.Option("--check", help="Write nothing, compare.")] = False,
 ) -> None:
@@ -76,4 +81,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import inframind_gym
 from inframind_gym.check import kinds_of
 from inframind_gym.cli import app
+from inframind_gym.commands import CommandGroup
 from inframind_gym.configs import KINDS, find_config, list_configs
+from inframind_gym.errors import ConfigError
 from inframind_gym.policies.checkpoint import SHIPPED
 
 ROOT = str(Path(__file__).parents[1])
@@ -137,3 +140,22 @@ def test_an_ascii_locale_prints(arguments: list[str], status: int, said: str) ->
     )
     output = (done.stdout + done.stderr).decode("ascii")
     assert (done.returncode, said in output) == (status, True), output
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ConfigError("no such pool"), 2, "error: no such pool\n"),
+        (ZeroDivisionError(), 1, ""),  # a traceback, which is the interpreter's
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_wrong_input_alone_ends_with_one_line(error: BaseException, status: int, said: str) -> None:
+    program = typer.Typer(cls=CommandGroup)
+
+    @program.callback(invoke_without_command=True)
+    def fail() -> None:
+        raise error
+
+    done = CliRunner().invoke(program)
+    assert (done.exit_code, done.stderr) == (status, said)
