@@ -140,12 +140,14 @@ def show_leaderboard(
     """Rank the policies of a results folder, or of submissions, with 95 % intervals."""
     submitted = [*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"*/*/{MANIFEST}")]
     suites = sorted({path.parent.parent for path in submitted})
-    for results in map(joined, suites) if suites else [load_results(folder)]:
-        board = leaderboard(results)
-        if as_json:
-            print(json.dumps(board, allow_nan=False))
-        else:
-            show(leaderboard_tables(board), board["notes"], markdown=markdown)
+    found = map(joined, suites) if suites else [load_results(folder)]
+    boards = {results.folder.name: leaderboard(results) for results in found}
+    if as_json:  # the only one, or all by their suites
+        content: object = boards if len(boards) > 1 else next(iter(boards.values()))
+        print(json.dumps(content, allow_nan=False))
+        return
+    for board in boards.values():
+        show(leaderboard_tables(board), board["notes"], markdown=markdown)
 
 
 @app.command("compare")
