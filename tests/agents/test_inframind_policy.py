@@ -117,7 +117,7 @@ def test_mode_and_level_are_checked(folder):
     assert policy.name == f"inframind:{folder}:sample"
     assert make("inframind::sample").name == "inframind::sample"  # the shipped checkpoint
     assert multiplier_of(policy) is None  # this checkpoint has none
-    with pytest.raises(ConfigError, match='level="joint"'):
+    with pytest.raises(ConfigError, match="level='joint'"):
         policy.reset(make_env(1, policy, level="executor").policy_spec(), [0])
     with pytest.raises(ConfigError, match="mode is 'draw'"):
         InfraMindPolicy(str(folder), "draw")
