@@ -1,4 +1,4 @@
-"""What the command lines share: the group that ends commands on errors, options, and help texts."""
+"""Shared parts of the command lines: a group that ends commands on wrong input, and options."""
 
 from __future__ import annotations
 

@@ -122,12 +122,7 @@ def text(frame: Frame) -> str:
 
 
 def picture(frame: Frame) -> NDArray[np.uint8]:
-    """Return the picture of a frame, (540, 960, 3) uint8, RGB.
-
-    Raises:
-        InfraMindError: Pillow is not installed.
-    """
-    require("PIL", "drawing pictures", "render")
+    """Return the picture of a frame, (540, 960, 3) uint8, RGB."""
     canvas, (width, height) = Canvas(), SIZE
     right = width - MARGIN
     canvas.text((MARGIN + 2, 21), frame.title, 22, bold=True, width=600)

@@ -111,7 +111,7 @@ class PoolRequest(StrictModel):
 
 
 class WatchRequest(StrictModel):
-    """How long live servers or a gateway are watched, and how often they are read."""
+    """Duration of the watch over live servers or a gateway, and the interval of its readings."""
 
     watch_s: Annotated[float, within(1.0, 86_400.0)] = 3600.0
     poll_s: Annotated[float, within(0.2, 60.0)] = 2.0

@@ -19,7 +19,7 @@ FLOWS = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").gl
 
 
 def installed_requirements(name: str, extras: set[str]) -> list[Requirement]:
-    """What an installed distribution requires here, its chosen extras included."""
+    """Requirements of an installed distribution here, its chosen extras included."""
     try:
         found = map(Requirement, metadata.requires(name) or [])
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What each rule chooses, on cases that a person can check by hand."""
+"""Choices of each rule, on cases that a person can check by hand."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ EXTRACT_CHARS: Final = 300  # of a passage in an answer that no model wrote
 
 @dataclass(slots=True)
 class Task:
-    """What an agent has to do, and what came of it."""
+    """Work of an agent, and its result."""
 
     agent: str  # a key of `prompts.INSTRUCTIONS`, or a tool
     question: str = ""  # of a search

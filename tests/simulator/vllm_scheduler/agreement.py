@@ -66,7 +66,7 @@ def limits_of(scenario: Scenario) -> dict[str, Any]:
 def reference_run(
     scenario: Scenario, cost: StepCost, submit_s: list[float]
 ) -> tuple[list[Decision], list[RefRequest]]:
-    """What the reference decides in each step, and the requests as it has served them."""
+    """Decisions of the reference in each step, and the requests as it has served them."""
     kernel = ReferenceKernel([RefServer(**limits_of(scenario), **cost.model_dump())])
     fcfs = scenario.server.policy == "fcfs"  # one priority for all
     requests = kernel.run(
