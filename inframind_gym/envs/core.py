@@ -194,6 +194,10 @@ class Simulation(ABC):
         numbers = mask.astype(np.int8)
         return tuple([numbers[part] for part in self._parts]) if self._parts else numbers
 
+    def sample_mask_of(self, row: int) -> Any:
+        """Return the mask of an environment as `action_space.sample` takes it, new."""
+        return self.sample_mask(self.mask_of(row))
+
     def sample_masks(self) -> tuple[Any, ...]:
         """Return the masks of all environments as `action_space.sample` takes them."""
         return tuple(map(self.sample_mask, self.mask) if self._parts else self.mask.astype(np.int8))
@@ -208,7 +212,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """Return what the info of a step tells of environment 0 besides cost, terms and mask."""
+        """Return a new dict: the info of a step of environment 0 besides cost, terms and mask."""
 
     @abstractmethod
     def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
@@ -331,7 +335,7 @@ class Env(gym.Env[Any, Any]):
         self._started = self._running = True
         self._episode_cost = self._episode_reward = 0.0
         self._decisions.clear()
-        return self._shown(), {"cost": 0.0, **simulation.reset_info(), **self._mask()}
+        return self._shown(simulation.reset_info(), 0.0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out a decision and let time run to the next one.
@@ -351,7 +355,7 @@ class Env(gym.Env[Any, Any]):
         self._episode_cost += cost
         self._episode_reward += reward
         terminated, truncated = simulation.terminated.item(), simulation.truncated.item()
-        info = {"cost": cost, **simulation.info(), **self._mask()}
+        observation, info = self._shown(simulation.info(), cost)
         if simulation.term_names:
             terms = simulation.terms[0].tolist()
             info["rewards"] = dict(zip(simulation.term_names, terms, strict=True))
@@ -360,16 +364,13 @@ class Env(gym.Env[Any, Any]):
             sums = {"episode_reward": self._episode_reward, "episode_cost": self._episode_cost}
             summaries = simulation.summaries(self._row, *(np.array([s]) for s in sums.values()))
             info |= sums | {name: values[0].item() for name, values in summaries.items()}
-        return self._shown(), reward, terminated, truncated, info
+        return observation, reward, terminated, truncated, info
 
-    def _shown(self) -> Any:
-        return self.simulation.form.of(self._observations[0].copy())
-
-    def _mask(self) -> dict[str, Any]:
-        simulation = self.simulation
-        if not simulation.has_mask:
-            return {}
-        return {"action_mask": simulation.sample_mask(simulation.mask_of(0))}
+    def _shown(self, info: dict[str, Any], cost: float) -> tuple[Any, dict[str, Any]]:
+        info["cost"] = cost
+        if self.simulation.has_mask:
+            info["action_mask"] = self.simulation.sample_mask_of(0)
+        return self.simulation.form.of(self._observations[0].copy()), info
 
     def render(self) -> Any:
         """Return tables ("ansi") or a picture, (540, 960, 3) uint8 ("rgb_array")."""
@@ -378,8 +379,7 @@ class Env(gym.Env[Any, Any]):
         from inframind_gym.envs import render
 
         sums = f"reward {self._episode_reward:.2f}, cost {self._episode_cost:.4g}"
-        decisions = tuple(reversed(self._decisions))
-        frame = self.frame()._replace(decisions=decisions, sums=sums)
+        frame = self.frame()._replace(decisions=tuple(reversed(self._decisions)), sums=sums)
         return render.text(frame) if self.render_mode == "ansi" else render.picture(frame)
 
     def describe(self, action: Any) -> tuple[str, str]:

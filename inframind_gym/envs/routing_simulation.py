@@ -63,6 +63,7 @@ MOST_POLLS: Final = 2e7  # of the servers in a stream: half a second of computin
 MOST_ROLES: Final = max(len(roles_of(role.domain)) for role in ROLES)  # of one domain
 DUE: Final = ("time_s", "query", "node")  # of the decision that waits, in `info`
 RESET_OPTIONS: Final = ("arrival_rate_per_min", "budget_s")
+_INTEGERS: Final = (int, np.integer)
 _DECISION: Final = np.array(DECISION, np.int64)  # NumPy compares two arrays twice as fast
 
 
@@ -369,7 +370,7 @@ class RoutingSimulation(Simulation):
 
     def checked(self, actions: Any) -> Ints:
         """Return the actions of all environments, (E, a), until the next step."""
-        if self._is_single and isinstance(actions, int | np.integer):
+        if self._is_single and isinstance(actions, _INTEGERS):
             route = int(actions)
             if 0 <= route < self.num_routes:
                 self._actions[0, 0] = route
@@ -404,9 +405,20 @@ class RoutingSimulation(Simulation):
         self, mode: int, rows: Ints, starts: NDArray[Any], actions: Ints, observations: Float32s
     ) -> None:
         """Run the environments `rows` to their next decision (`routing_kernel.drive`)."""
-        taken = self.state, self.cluster, mode, rows, starts, actions
-        written = observations, self.decisions, self.rewards, self.costs, self.status
-        self._threads.run(len(rows), *taken, *written)
+        self._threads.run(
+            len(rows),
+            self.state,
+            self.cluster,
+            mode,
+            rows,
+            starts,
+            actions,
+            observations,
+            self.decisions,
+            self.rewards,
+            self.costs,
+            self.status,
+        )
 
     # Results, and information for policies
 
@@ -418,6 +430,11 @@ class RoutingSimulation(Simulation):
     def mask_of(self, row: int) -> Bools:
         """Return the actions that make sense in an environment, (n,)."""
         return self._mask(self._up.item(row))[0]
+
+    def sample_mask_of(self, row: int) -> Any:
+        """Return the mask of an environment as `action_space.sample` takes it, new."""
+        sample = self._mask(self._up.item(row))[1]
+        return tuple(map(np.copy, sample)) if type(sample) is tuple else sample.copy()
 
     def sample_masks(self) -> tuple[Any, ...]:
         """Return the masks of all environments; equal ones are one array, not to be written to."""

@@ -26,13 +26,14 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib.metadata import version
 from operator import is_
 from pathlib import Path
+from queue import SimpleQueue
 from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
@@ -225,10 +226,10 @@ class Bound:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the compiled code; other threads may run meanwhile."""
-        self.prepare(*arguments)
+        self.prepare(arguments)
         return self.run()
 
-    def prepare(self, *arguments: Any) -> None:
+    def prepare(self, arguments: tuple[Any, ...]) -> None:
         """Write the arguments of the next `run` that are other objects than before."""
         if all(map(is_, arguments, self._last)):
             return
@@ -296,9 +297,7 @@ class ThreadPool:
     def __init__(self, entry: Any, scratch: Sequence[Any], place: int) -> None:
         self._entry, self._scratch, self._place = entry, scratch, place
         self._calls = [Bound(entry) for _ in scratch]
-        self._count, self._ends = -1, [0]  # rows of the last run, and where its shares end
-        self._executor: ThreadPoolExecutor | None = None
-        self._process = 0  # that the executor's threads are of: a forked one has none
+        self._process = 0  # that the threads are of: a forked one has none
 
     def __reduce__(self) -> tuple[type[ThreadPool], tuple[Any, Sequence[Any], int]]:
         return ThreadPool, (self._entry, self._scratch, self._place)
@@ -313,27 +312,43 @@ class ThreadPool:
         Raises:
             RuntimeError: The compiled code has failed.
         """
-        if count != self._count:
-            shares = max(1, min(len(self._scratch), count // _WORTHWHILE))
-            self._count, self._ends = count, [count * i // shares for i in range(shares + 1)]
-        first, *others = self._calls[: len(self._ends) - 1]
-        if not others:
-            first(*arguments, 0, count)
+        if count < 2 * _WORTHWHILE or len(self._calls) == 1:
+            self._calls[0](*arguments, 0, count)
             return
+        shares = min(len(self._calls), count // _WORTHWHILE)
+        if self._process != os.getpid():
+            self._start()
+        ends = [count * i // shares for i in range(shares + 1)]
         before, behind = arguments[: self._place], arguments[self._place + 1 :]
-        for i, call in enumerate(others, 1):
-            call.prepare(*before, self._scratch[i], *behind, self._ends[i], self._ends[i + 1])
-        first.prepare(*arguments, 0, self._ends[1])
-        if self._executor is None or self._process != os.getpid():
-            self._executor = ThreadPoolExecutor(len(self._scratch) - 1, "inframind_gym")
-            self._process = os.getpid()
-        running = [self._executor.submit(call.run) for call in others]
-        try:
-            first.run()
-        finally:
-            failures = [future.exception() for future in running]
+        for i in range(shares - 1, 0, -1):
+            call = self._calls[i]
+            call.prepare((*before, self._scratch[i], *behind, ends[i], ends[i + 1]))
+            self._waiting.put(call)
+        self._process = 0  # where this is interrupted, its threads are not asked again
+        self._calls[0](*arguments, 0, ends[1])
+        failures = [self._ended.get() for _ in range(1, shares)]
+        self._process = os.getpid()
         for failure in filter(None, failures):
             raise failure
+
+    def _start(self) -> None:
+        """Start the other threads."""
+        self._waiting: SimpleQueue[Bound | None] = SimpleQueue()
+        self._ended: SimpleQueue[Exception | None] = SimpleQueue()
+        for _ in self._calls[1:]:
+            weakref.finalize(self, self._waiting.put, None)
+            threading.Thread(target=_work, args=(self._waiting, self._ended), daemon=True).start()
+        self._process = os.getpid()
+
+
+def _work(waiting: SimpleQueue[Bound | None], ended: SimpleQueue[Exception | None]) -> None:
+    """Run the calls that wait, until there is None; tell how each ended."""
+    while call := waiting.get():
+        try:
+            call.run()
+            ended.put(None)
+        except Exception as failure:
+            ended.put(failure)
 
 
 # Machine code: what was kept, or else compiled now. The first process compiles, which it says, and

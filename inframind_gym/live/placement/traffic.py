@@ -83,7 +83,7 @@ class Records:
         """Compile a rule for arguments of these kinds, which takes seconds the first time."""
         if rule not in self._bound:
             self._bound[rule] = Bound(rule)
-        self._bound[rule].prepare(self.state, 0, *arguments)
+        self._bound[rule].prepare((self.state, 0, *arguments))
 
 
 @dataclass
