@@ -10,37 +10,11 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from inframind_gym.configs import StrictModel, within
-from inframind_gym.envs import render
-from inframind_gym.envs.core import (
-    Env,
-    Float32s,
-    ObservationForm,
-    Rngs,
-    Simulation,
-    VectorEnv,
-)
+from inframind_gym.envs.core import Env, Float32s, ObservationForm, Rngs, Simulation, VectorEnv
+from inframind_gym.envs.render import BAD, RUNNING, WAITING, Bar, Cell, Frame, Headline, Table
 from inframind_gym.simulator.rng import uniform_array
-from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.assignment.rules import (
-    AGENTS,
-    LOAD_STATES,
-    NUM_ACTIONS,
-    NUM_STATES,
-    PROVIDERS,
-    TASK_TYPES,
-    WINDOW,
-    Arrivals,
-    state_index,
-    utilization,
-)
-from inframind_gym.teams.assignment.simulate import (
-    DEFAULT_TEAM,
-    NO_TASK,
-    AgentServers,
-    answer,
-    next_task,
-    team,
-)
+from inframind_gym.teams.assignment import rules, simulate
+from inframind_gym.teams.assignment.rules import AGENTS, NUM_ACTIONS, PROVIDERS, TASK_TYPES, WINDOW
 from inframind_gym.teams.state import Bools, Column, Columns, Floats, Ints, Rows, keys_of
 
 MOST_TASKS: Final = 1_000_000
@@ -55,8 +29,8 @@ Load = Literal["window", "queue"]
 class AssignmentConfig(StrictModel):
     """Arguments of `AssignmentEnv`, described there, with the values that they may have."""
 
-    team: str = DEFAULT_TEAM
-    arrivals: Arrivals = "uniform"
+    team: str = simulate.DEFAULT_TEAM
+    arrivals: rules.Arrivals = "uniform"
     load: Load = "window"
     observation: Literal["full", "flat", "tabular"] = "full"
     num_tasks: Annotated[int, within(1, MOST_TASKS)] = 50
@@ -132,8 +106,8 @@ class StateForm(ObservationForm):
     """Observations as numbers of states."""
 
     def __init__(self) -> None:
-        super().__init__(spaces.Box(0.0, NUM_STATES - 1.0, (1,), np.float32), None)
-        self.space = spaces.Discrete(NUM_STATES)
+        super().__init__(spaces.Box(0.0, rules.NUM_STATES - 1.0, (1,), np.float32), None)
+        self.space = spaces.Discrete(rules.NUM_STATES)
 
     def of(self, flat: NDArray[np.float32]) -> Any:
         """Return the states of observations (..., 1) as integers (...)."""
@@ -142,12 +116,12 @@ class StateForm(ObservationForm):
 
 
 _TYPES: Final = np.eye(len(TASK_TYPES), dtype=np.float32)
-_STATES: Final = np.eye(len(LOAD_STATES), dtype=np.float32)
+_STATES: Final = np.eye(len(rules.LOAD_STATES), dtype=np.float32)
 # By the decisions that wait, an `AssignmentContext`.
 _COLUMNS: Final[dict[str, Column]] = {
     "task_type": (4, 0, 1, lambda context: _TYPES[context.task_type]),
     "load_state": (5, 0, 1, lambda context: _STATES[context.load_state]),
-    "utilization": (4, 0, 1, lambda context: utilization(context.counts)),
+    "utilization": (4, 0, 1, lambda context: rules.utilization(context.counts)),
     "window": (8 * 4, 0, 1, lambda context: _one_hot(context.window)),
     "fill": (1, 0, 1, lambda context: context.counts.sum(axis=1) / WINDOW),
     "complexity": (1, 0, 1, lambda context: context.complexity),
@@ -195,8 +169,9 @@ class AssignmentSimulation(Simulation):
         if config.observation == "tabular":
             form = StateForm()
         super().__init__(num_envs, form, spaces.Discrete(NUM_ACTIONS))
-        self.config, self.team = config, team(config.team)
-        self.servers = AgentServers(num_envs, config.num_tasks) if config.queues else None
+        self.config, self.team = config, simulate.team(config.team)
+        queues = config.queues
+        self.servers = simulate.AgentServers(num_envs, config.num_tasks) if queues else None
         # What is known of tasks from their assignment until they end, (E, num_tasks) each.
         self._open: dict[str, NDArray[Any]] = {}
         self.key = np.zeros(num_envs, np.uint64)
@@ -215,7 +190,7 @@ class AssignmentSimulation(Simulation):
             self.imbalance[rows] = 0.0
             if self.servers is not None:
                 self.servers.start(rows)
-            self._arrive(rows, np.full(len(rows), NO_TASK))
+            self._arrive(rows, np.full(len(rows), simulate.NO_TASK))
         for total in (self.steps, *self.sums.values()):
             total[rows] = 0
         self.truncated[rows] = self.terminated[rows] = False
@@ -225,7 +200,7 @@ class AssignmentSimulation(Simulation):
         """Let the next tasks of `rows` arrive after the `previous` ones, (k,)."""
         state, team = self.state, self.team
         keys, ordinals = self.key[rows], state.ordinal[rows]
-        tasks = next_task(team, self.config.arrivals, keys, ordinals, previous)
+        tasks = simulate.next_task(team, self.config.arrivals, keys, ordinals, previous)
         state.task[rows], state.task_type[rows] = tasks, team.task_type[tasks]
         state.complexity[rows], state.priority[rows] = team.complexity[tasks], team.priority[tasks]
 
@@ -235,7 +210,7 @@ class AssignmentSimulation(Simulation):
         actions, ordinals, tasks = actions[rows], self.state.ordinal[rows], self.state.task[rows]
         agents, before = rules.agent_of(actions), self.state.load_state[rows]
         drifts_in = config.num_tasks if config.arrivals == "drifting" else 0
-        drawn = answer(self.team, keys, ordinals, tasks, actions, drifts_in)
+        drawn = simulate.answer(self.team, keys, ordinals, tasks, actions, drifts_in)
         penalty = rules.load_penalty(self.state.counts[rows], agents)
         self._record(rows, agents)
         known = {
@@ -308,7 +283,7 @@ class AssignmentSimulation(Simulation):
         """Write what is seen at the decisions of `rows` into `observations`, (E, d)."""
         context = self.contexts(rows)
         if self.config.observation == "tabular":
-            observations[rows] = state_index(context.task_type, context.load_state)[:, None]
+            observations[rows] = rules.state_index(context.task_type, context.load_state)[:, None]
         else:
             observations[rows] = observe(context, self.config.load)
 
@@ -322,7 +297,7 @@ class AssignmentSimulation(Simulation):
     def _load(self) -> dict[str, Any]:
         return {
             "load_state": self.state.load_state.copy(),
-            "utilization": utilization(self.state.counts),
+            "utilization": rules.utilization(self.state.counts),
             "imbalance": self.imbalance.copy(),
         }
 
@@ -367,41 +342,41 @@ class AssignmentSimulation(Simulation):
         task = self.team.settings.tasks[int(self.state.task[0])]
         return _name(int(action)), f"{task.task_type}, complexity {task.complexity:g}"
 
-    def frame(self) -> render.Frame:
+    def frame(self) -> Frame:
         """Return a row an agent and the tasks that ended."""
-        config, servers, row, rows = self.config, self.servers, np.zeros(1, np.int64), []
-        hot = int(self.state.load_state[0]) - 1
-        for agent, share in enumerate(utilization(self.state.counts[0]).tolist()):
-            colour = render.BAD if agent == hot else render.RUNNING
-            cells: list[render.Cell] = [render.Bar(share, f"{share:.1%}", colour)]
-            if servers is not None:
-                own = rules.action_index(agent, np.arange(len(PROVIDERS)))
-                waiting = servers.waiting(row)[0, own]
-                running = servers.in_flight(row)[0, own] - waiting
-                for r, w, slots in zip(running, waiting, servers.slots[own], strict=True):
-                    cells.append(render.Bar(float(r / slots), f"{r}+{w}", render.WAITING))
-            rows.append((AGENTS[agent] + (": hot" if agent == hot else ""), *cells))
-        heads = ("share", *(() if servers is None else PROVIDERS))
+        config, servers, row, done = self.config, self.servers, np.zeros(1, np.int64), []
+        hot, calls = int(self.state.load_state[0]) - 1, list[Bar]()
+        if servers is not None:  # of every action
+            waiting = servers.waiting(row)[0]
+            running = servers.in_flight(row)[0] - waiting
+            for r, w, slots in zip(running, waiting, servers.slots, strict=True):
+                calls.append(Bar(float(r / slots), f"{r}+{w}", WAITING))
+        agents: list[tuple[Cell, ...]] = []
+        for agent, share in enumerate(rules.utilization(self.state.counts[0]).tolist()):
+            bar = Bar(share, f"{share:.1%}", BAD if agent == hot else RUNNING)
+            own = calls[agent * len(PROVIDERS) :][: len(PROVIDERS)]
+            agents.append((AGENTS[agent] + ": hot" * (agent == hot), bar, *own))
         window = " ".join("-" if a == EMPTY else AGENTS[a] for a in self.state.window[0])
-        done = self.last_completed
-        ended = tuple(
-            (_name(int(action)), TASK_TYPES[int(task_type)], f"{reward:.3f}", f"{lost:.3f}")
-            for action, task_type, reward, lost in zip(
-                done.action, done.task_type, done.reward, done.load_penalty, strict=True
+        ended = self.last_completed
+        for action, task_type, reward, lost in zip(
+            ended.action, ended.task_type, ended.reward, ended.load_penalty, strict=True
+        ):
+            done.append(
+                (_name(int(action)), TASK_TYPES[int(task_type)], f"{reward:.3f}", f"{lost:.3f}")
             )
-        )
         task = self.team.settings.tasks[int(self.state.task[0])]
         ordinal = f"task {int(self.state.ordinal[0])} of {config.num_tasks}"
-        return render.Frame(
+        heads = ("share", *PROVIDERS) if calls else ("share",)
+        return Frame(
             "InfraMind Assignment",
             (self.team.settings.name, f"{config.arrivals} arrivals", f"load: {config.load}"),
             ordinal if servers is None else f"{servers.now_s[0]:.1f} s",
-            LOAD_STATES[hot + 1].replace("_", " "),
+            rules.LOAD_STATES[hot + 1].replace("_", " "),
             (
-                render.Table("Agents", heads, tuple(rows), f"last assignments: {window}"),
-                render.Table("Ended", ("task", "reward", "load penalty"), ended),
+                Table("Agents", heads, agents, f"last assignments: {window}"),
+                Table("Ended", ("task", "reward", "load penalty"), done),
             ),
-            render.Headline(f"Task: {task.task_type} ({task.id})", task.description),
+            Headline(f"Task: {task.task_type} ({task.id})", task.description),
             results=f"{ordinal}, imbalance {float(self.imbalance[0]):.3f}",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -9,40 +10,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from inframind_gym.configs import Fraction, StrictModel, within
-from inframind_gym.envs import render
-from inframind_gym.envs.core import (
-    Env,
-    Float32s,
-    ObservationForm,
-    Rngs,
-    Simulation,
-    VectorEnv,
-    check_options,
-)
+from inframind_gym.envs import core
+from inframind_gym.envs.core import Env, Float32s, ObservationForm, Rngs, Simulation, VectorEnv
+from inframind_gym.envs.render import BAD, RUNNING, Bar, Frame, Headline, Table
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.rules import (
-    ANSWERED,
-    FALLBACK,
-    FELL_BACK,
-    NAMES,
-    NOTHING,
-    OUT_OF_TIME,
-    OVERFLOWED,
-    REASONS,
-    TERMS,
-    CoordinationState,
-)
-from inframind_gym.teams.coordination.settings import (
-    AGENTS,
-    COMPLEXITIES,
-    DEFAULT,
-    ISSUES,
-    STRATEGIES,
-    CoordinationSettings,
-    ServerSettings,
-    load_settings,
-)
+from inframind_gym.teams.coordination import settings as constants
+from inframind_gym.teams.coordination.rules import ANSWERED, FALLBACK, REASONS, CoordinationState
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
 from inframind_gym.teams.state import Bools, Columns, Ints, keys_of
 
@@ -50,7 +24,7 @@ from inframind_gym.teams.state import Bools, Columns, Ints, keys_of
 class CoordinationConfig(StrictModel):
     """Arguments of `CoordinationEnv`, described there, with the values that they may have."""
 
-    team: str = DEFAULT
+    team: str = constants.DEFAULT
     conversation: bool | Fraction = False
     supervisor: Literal["rule", "model"] = "rule"
     max_num_seqs: Annotated[int, within(1, 64)] | None = None
@@ -58,15 +32,16 @@ class CoordinationConfig(StrictModel):
     noise: bool = True
     fallback: bool = True
 
-    def settings(self) -> CoordinationSettings:
+    def settings(self) -> constants.CoordinationSettings:
         """Return the team's constants with the server of these arguments.
 
         Raises:
             ConfigError: there is no such team.
         """
-        settings = load_settings(self.team)
-        given = self.model_dump(include=set(ServerSettings.model_fields), exclude_none=True)
-        return settings.model_copy(update={"server": settings.server.model_copy(update=given)})
+        team, fields = constants.load_settings(self.team), constants.ServerSettings.model_fields
+        given = self.model_dump(include=set(fields), exclude_none=True)
+        server = team.server.model_copy(update=given)
+        return team.model_copy(update={"server": server})
 
 
 # Observations
@@ -146,7 +121,7 @@ class CoordinationSimulation(Simulation):
     """
 
     config: CoordinationConfig
-    term_names = TERMS
+    term_names = rules.TERMS
 
     def __init__(self, config: CoordinationConfig, num_envs: int, num_threads: int = 1) -> None:
         form = ObservationForm(_COLUMNS.box)
@@ -171,7 +146,7 @@ class CoordinationSimulation(Simulation):
         Raises:
             ConfigError: an option is unknown, or there is no such scenario.
         """
-        name = check_options(options, ("scenario",)).get("scenario")
+        name = core.check_options(options, ("scenario",)).get("scenario")
         if name is not None and str(name) not in SCENARIOS:
             raise ConfigError(unknown("scenario", str(name), SCENARIOS))
         self.scenario = None if name is None else SCENARIOS[str(name)]
@@ -226,8 +201,9 @@ class CoordinationSimulation(Simulation):
         """Return score and attribution of the answers that were given, (k,); else zeros."""
         reason = self.state.reason[rows]
         score, attribution = self.question.scores(rows)
-        answered, fell_back = reason == ANSWERED, (reason >= FELL_BACK) & (reason < OVERFLOWED)
-        given = answered | (fell_back & (self.config.fallback | (reason == FELL_BACK)))
+        answered = reason == ANSWERED
+        fell_back = (reason >= rules.FELL_BACK) & (reason < rules.OVERFLOWED)
+        given = answered | (fell_back & (self.config.fallback | (reason == rules.FELL_BACK)))
         return np.where(given, score, 0.0), np.where(answered, attribution, 0.0)
 
     # Results
@@ -240,7 +216,7 @@ class CoordinationSimulation(Simulation):
         """Return what was carried out and why the episode ended."""
         done = int(self.action[0])
         return {
-            "carried_out": "" if done == NOTHING else NAMES[done],
+            "carried_out": "" if done == rules.NOTHING else rules.NAMES[done],
             "reason": REASONS[int(self.state.reason[0])],
         }
 
@@ -261,6 +237,7 @@ class CoordinationSimulation(Simulation):
         exchange, facets = question.refers_to[rows], question.facets[rows]
         kept = question.kept[rows, np.maximum(exchange, 0)] | (exchange < 0)
         used = kept & (exchange >= 0) & question.covered[rows, 0] & (reason == ANSWERED)
+        forced = (reason >= rules.OUT_OF_TIME) & (reason < rules.OVERFLOWED)
         return {
             "answer_score": score,
             "attribution": attribution,
@@ -268,7 +245,7 @@ class CoordinationSimulation(Simulation):
             "validated": (state.judged[rows] & (reason == ANSWERED)).astype(np.int64),
             "latency_s": state.elapsed_ms[rows] / 1000.0,
             "lateness": rules.lateness(state.elapsed_ms[rows], deadline),
-            "forced": ((reason >= OUT_OF_TIME) & (reason < OVERFLOWED)).astype(np.int64),
+            "forced": forced.astype(np.int64),
             "tokens": state.total_tokens[rows],
             "supervisor_tokens": state.supervisor_tokens[rows],
             "decisions": state.iteration[rows],
@@ -296,33 +273,33 @@ class CoordinationSimulation(Simulation):
         """Return the input of a policy; nothing of it is latent."""
         return self.state.rows(rows)
 
-    def policy_spec(self) -> CoordinationSettings:
+    def policy_spec(self) -> constants.CoordinationSettings:
         """Return the constants of the team, with which a policy is reset."""
         return self.settings
 
     def describe(self, action: Any) -> tuple[str, str]:
         """Return what an agent is told to do, and when."""
-        return NAMES[int(action)], f"at {int(self.state.elapsed_ms[0]):,} ms"
+        return rules.NAMES[int(action)], f"at {int(self.state.elapsed_ms[0]):,} ms"
 
-    def frame(self) -> render.Frame:
+    def frame(self) -> Frame:
         """Return what the supervisor knows, and the deadlines."""
         state, limits = self.state, self.settings.limits
-        issues = [name for name, n in zip(ISSUES, state.issues[0].tolist(), strict=True) if n]
-        failed = [name for name, bad in zip(AGENTS, state.failed[0].tolist(), strict=True) if bad]
-        routed = f"{COMPLEXITIES[int(state.complexity[0])]}, {STRATEGIES[int(state.strategy[0])]}"
+        complexity = constants.COMPLEXITIES[int(state.complexity[0])]
+        routed = f"{complexity}, {constants.STRATEGIES[int(state.strategy[0])]}"
         plan = f"{state.subtasks[0]} sub-tasks, {state.pending[0]} wait"
-        words = COMPLEXITIES[int(state.hint[0])] + ", refers back" * bool(state.refers[0])
+        words = constants.COMPLEXITIES[int(state.hint[0])] + ", refers back" * bool(state.refers[0])
         passages = f"{state.docs[0]} of {state.searches[0]} searches"
         answer = "not validated" if state.drafted[0] else "-"
         if state.judged[0]:
-            answer = "valid" if state.valid[0] else ", ".join(issues).replace("_", " ")
+            issues = ", ".join(compress(constants.ISSUES, state.issues[0]))
+            answer = "valid" if state.valid[0] else issues.replace("_", " ")
         facts = (
             ("words", words),
             ("router", routed if state.routed[0] else "-"),
             ("plan", plan if state.planned[0] else "-"),
             ("passages", passages + ", merged" * bool(state.merged[0])),
             ("answer", answer),
-            ("failed", ", ".join(failed) or "-"),
+            ("failed", ", ".join(compress(constants.AGENTS, state.failed[0])) or "-"),
             ("retries", f"{state.retries[0]} of {limits.max_retries}"),
             ("context", f"{state.context[0]:,} tokens"),
             ("tokens", f"{state.total_tokens[0]:,}"),
@@ -331,16 +308,16 @@ class CoordinationSimulation(Simulation):
         elapsed_ms, hard_ms = int(state.elapsed_ms[0]), 1000.0 * limits.hard_s
         late = elapsed_ms > deadline_ms
         words = f"{elapsed_ms:,} of {deadline_ms:,.0f} ms, {hard_ms:,.0f} at most"
-        bar = render.Bar(elapsed_ms / hard_ms, words, render.BAD if late else render.RUNNING)
+        bar = Bar(elapsed_ms / hard_ms, words, BAD if late else RUNNING)
         kind = "conversation" if self.config.conversation else "single question"
         supervisor = f"supervisor: a {self.config.supervisor}"
-        return render.Frame(
+        return Frame(
             "InfraMind Coordination",
             (kind, supervisor, f"{self.settings.server.max_num_seqs} calls at once"),
             f"{elapsed_ms / 1000.0:.2f} s",
             REASONS[int(state.reason[0])] or "running",
-            (render.Table("Known", ("",), facts),),
-            render.Headline("Time", "past its deadline" if late else "", bar),
+            (Table("Known", ("",), facts),),
+            Headline("Time", "past its deadline" if late else "", bar),
             results=f"decision {state.iteration[0]} of {limits.max_iterations}",
         )
 

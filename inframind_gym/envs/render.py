@@ -13,6 +13,7 @@ few signs more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -74,7 +75,7 @@ class Table(NamedTuple):
 
     title: str
     columns: tuple[str, ...]  # heads of the columns after the first
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: Sequence[tuple[Cell, ...]]
     note: str = ""  # below the rows
 
 

@@ -11,40 +11,14 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from inframind_gym.configs import StrictModel, within
-from inframind_gym.envs import render
-from inframind_gym.envs.core import (
-    Env,
-    Float32s,
-    ObservationForm,
-    Rngs,
-    Simulation,
-    VectorEnv,
-)
+from inframind_gym.envs.core import Env, Float32s, ObservationForm, Rngs, Simulation, VectorEnv
+from inframind_gym.envs.render import GOOD, Bar, Frame, Headline, Table
 from inframind_gym.errors import ActionError
 from inframind_gym.teams.state import Bools, Columns, Ints, keys_of
 from inframind_gym.teams.token_budget import rules
+from inframind_gym.teams.token_budget import settings as constants
 from inframind_gym.teams.token_budget.optimum import state_of
-from inframind_gym.teams.token_budget.rules import (
-    CRITIC,
-    EXECUTOR,
-    NUM_ACTIONS,
-    REASONS,
-    STOP,
-    TeamState,
-    Truth,
-    describe,
-    suggestion,
-)
-from inframind_gym.teams.token_budget.settings import (
-    AGENTS,
-    COMPLEXITIES,
-    DEFAULT,
-    SIZES,
-    STRATEGIES,
-    Strategy,
-    TeamSettings,
-    load_settings,
-)
+from inframind_gym.teams.token_budget.rules import STOP, TeamState
 from inframind_gym.teams.token_budget.simulate import SimulatedTask
 
 LEAST_BUDGET: Final = 500
@@ -56,9 +30,9 @@ _Tokens = Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)]
 class TokenBudgetConfig(StrictModel):
     """Arguments of `TokenBudgetEnv`, described there, with the values that they may have."""
 
-    team: str = DEFAULT
+    team: str = constants.DEFAULT
     budget: _Tokens | tuple[_Tokens, _Tokens] = 20_000
-    strategy: Strategy = "adaptive"
+    strategy: constants.Strategy = "adaptive"
     price: Annotated[float, within(0.0, 1.0)] = 0.001
     overhead: bool = True
     max_steps: Annotated[int, within(1, 1000)] = 20
@@ -80,7 +54,7 @@ class TokenBudgetConfig(StrictModel):
 class TokenBudgetSpec(NamedTuple):
     """Facts of a run that a policy is reset with."""
 
-    settings: TeamSettings  # constants of the team
+    settings: constants.TeamSettings  # constants of the team
     price: float  # points of quality that a token costs
     max_budget: int  # largest budget of a team, in tokens
     max_steps: int  # decisions of an episode
@@ -149,12 +123,12 @@ class TokenBudgetSimulation(Simulation):
 
     def __init__(self, config: TokenBudgetConfig, num_envs: int, num_threads: int = 1) -> None:
         self.has_mask = config.action == "discrete"
-        choices: spaces.Space[Any] = spaces.Discrete(NUM_ACTIONS)
+        choices: spaces.Space[Any] = spaces.Discrete(rules.NUM_ACTIONS)
         if not self.has_mask:
             choices = spaces.Box(-1.0, 1.0, (CONTINUOUS_SIZE,), np.float32)
         super().__init__(num_envs, ObservationForm(_COLUMNS.box), choices)
         self.config = config
-        self.settings: TeamSettings = load_settings(config.team)
+        self.settings: constants.TeamSettings = constants.load_settings(config.team)
         self.task = SimulatedTask(self.settings, num_envs)
         overhead = self.settings.overhead
         self.preflight = overhead.preflight if config.overhead else 0
@@ -196,7 +170,7 @@ class TokenBudgetSimulation(Simulation):
             ratio = np.array([rng.random() for rng in rngs])
             budget = np.floor(low * (high / low) ** ratio / unit).astype(np.int64) * unit
         self.task.start(rows, keys)
-        strategy = STRATEGIES.index(self.config.strategy)
+        strategy = constants.STRATEGIES.index(self.config.strategy)
         self.state.begin(rows, budget, strategy, self.task.seen[rows], self.preflight)
         self.terms[rows] = 0.0
         for part in (self.tokens, self._turn, self._area, self.terminated, self.truncated):
@@ -251,9 +225,9 @@ class TokenBudgetSimulation(Simulation):
         at_size = limits[np.arange(len(rows)), agents] >= self.state.max_tokens[agents]
         sizes = np.maximum(at_size.sum(axis=1) - 1, 0)
         ends = ~open_.any(axis=1) | (numbers[:, 3] > STOP_ABOVE)
-        follows = np.where(agents == EXECUTOR, CRITIC, EXECUTOR)
+        follows = np.where(agents == rules.EXECUTOR, rules.CRITIC, rules.EXECUTOR)
         self._turn[rows] = np.where(ends, self._turn[rows], follows)
-        return np.where(ends, STOP, agents * len(SIZES) + sizes)
+        return np.where(ends, STOP, agents * len(constants.SIZES) + sizes)
 
     # Results
 
@@ -271,7 +245,7 @@ class TokenBudgetSimulation(Simulation):
         budget = int(self.state.budget[0])
         minimum = int(self.state.minimum_budget(np.zeros(1, np.int64))[0])
         if budget < minimum:
-            info["warning"] = suggestion(budget, minimum, int(self.state.seen[0]))
+            info["warning"] = rules.suggestion(budget, minimum, int(self.state.seen[0]))
             info["suggested_minimum"] = minimum
         return info
 
@@ -279,8 +253,8 @@ class TokenBudgetSimulation(Simulation):
         """Return the event of the step and why the team stopped."""
         action = int(self.action[0])
         return {
-            "event": self.state.event(0, action, self.run_id(), describe(action)),
-            "cutoff_reason": REASONS[int(self.state.reason[0])],
+            "event": self.state.event(0, action, self.run_id(), rules.describe(action)),
+            "cutoff_reason": rules.REASONS[int(self.state.reason[0])],
         }
 
     def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
@@ -318,7 +292,7 @@ class TokenBudgetSimulation(Simulation):
         """Return the input of a policy; `truth` adds the latent state, for the optimum alone."""
         seen = self.state.rows(rows)
         if truth:
-            seen.truth = Truth(self.task.complexity[rows], state_of(*self.task.product(rows)))
+            seen.truth = rules.Truth(self.task.complexity[rows], state_of(*self.task.product(rows)))
         return seen
 
     def policy_spec(self) -> TokenBudgetSpec:
@@ -331,30 +305,30 @@ class TokenBudgetSimulation(Simulation):
     def describe(self, action: Any) -> tuple[str, str]:
         """Return what is done, and the tokens that were spent before."""
         spent, score = int(self.state.spent[0]), self.state.score[0]
-        words = describe(int(action)) if self.has_mask else "allocate"
+        words = rules.describe(int(action)) if self.has_mask else "allocate"
         return words, f"after {spent:,} tokens, quality {score:.0f} by the proxies"
 
-    def frame(self) -> render.Frame:
+    def frame(self) -> Frame:
         """Return the ledger, a row an agent."""
         state, rows = self.state, []
         budget, spent = int(state.budget[0]), int(state.spent[0])
-        for i, agent in enumerate(AGENTS):
+        for i, agent in enumerate(constants.AGENTS):
             used, left = int(state.used[0, i]), int(state.left[0, i])
-            bars = render.Bar(used / budget, f"{used:,}"), render.Bar(left / budget, f"{left:,}")
+            bars = Bar(used / budget, f"{used:,}"), Bar(left / budget, f"{left:,}")
             last = "cut" if state.cut[0, i] else f"{state.last_roi[0, i]:.4f}"
             rows.append((agent, str(int(state.calls[0, i])), *bars, last))
         overhead = f"overhead {int(state.overhead[0]):,}, returned {int(state.free[0]):,} tokens"
         flags = f"flags: {state.flags_open[0]} open, {state.flags_resolved[0]} resolved"
         score = float(state.score[0])
-        bar = render.Bar(score / 100.0, f"{score:.0f} of 100", render.GOOD)
+        bar = Bar(score / 100.0, f"{score:.0f} of 100", GOOD)
         price = f"price {self.config.price:g} points a token"
-        return render.Frame(
+        return Frame(
             "InfraMind Token budget",
-            (f"{COMPLEXITIES[int(state.seen[0])]} task", self.config.strategy, price),
+            (f"{constants.COMPLEXITIES[int(state.seen[0])]} task", self.config.strategy, price),
             f"{spent:,} / {budget:,}",
             f"tokens, {budget - spent:,} left",
-            (render.Table("Ledger", ("calls", "used", "left", "last ROI"), tuple(rows), overhead),),
-            render.Headline("Quality by the proxies", flags, bar),
+            (Table("Ledger", ("calls", "used", "left", "last ROI"), rows, overhead),),
+            Headline("Quality by the proxies", flags, bar),
             results=f"decision {state.steps[0]} of {self.config.max_steps}",
         )
 
