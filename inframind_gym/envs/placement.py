@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from inframind_gym.envs import render
+from inframind_gym.envs import placement_kernel as kernel
 from inframind_gym.envs.core import (
     Bools,
     Env,
@@ -21,18 +21,7 @@ from inframind_gym.envs.core import (
     Simulation,
     VectorEnv,
 )
-from inframind_gym.envs.placement_kernel import (
-    BEGIN,
-    GPU_FEATURES,
-    HIGHEST,
-    MODEL_FEATURES,
-    STATES,
-    STEP,
-    TERMS,
-    drive,
-    observation_size,
-    write_held,
-)
+from inframind_gym.envs.render import BAD, CACHE, GOOD, WAITING, Bar, Cell, Frame, Table
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.jit import ThreadPool
 from inframind_gym.simulator.placement.config import (
@@ -131,7 +120,7 @@ class PlacementSimulation(Simulation):
     """
 
     config: PlacementConfig
-    term_names = TERMS
+    term_names = kernel.TERMS
 
     def __init__(self, config: PlacementConfig, num_envs: int, num_threads: int = 1) -> None:
         self.config, self.num_envs = config, num_envs
@@ -152,16 +141,16 @@ class PlacementSimulation(Simulation):
             self.state._replace(**{name: getattr(self.state, name).copy() for name in scratch})
             for _ in range(num_threads - 1)
         ]
-        self._threads = ThreadPool(drive, [self.state, *others], place=0)
+        self._threads = ThreadPool(kernel.drive, [self.state, *others], place=0)
         gpus, models = self.num_gpus, self.num_models
-        size, places = observation_size(gpus, models), None
+        size, places = kernel.observation_size(gpus, models), None
         if config.observation == "dict":
-            every, of_gpus = np.arange(size), gpus * (STATES * models + GPU_FEATURES)
+            every, of_gpus = np.arange(size), gpus * (kernel.STATES * models + kernel.GPU_FEATURES)
             places = {
                 "gpus": every[:of_gpus].reshape(gpus, -1),
-                "models": every[of_gpus:].reshape(models, MODEL_FEATURES),
+                "models": every[of_gpus:].reshape(models, kernel.MODEL_FEATURES),
             }
-        box = spaces.Box(0.0, HIGHEST, (size,), np.float32)
+        box = spaces.Box(0.0, kernel.HIGHEST, (size,), np.float32)
         choices = spaces.MultiDiscrete([models + 1] * gpus)
         super().__init__(num_envs, ObservationForm(box, places), choices)
         self._no_actions = np.zeros((num_envs, gpus), np.int64)
@@ -190,13 +179,13 @@ class PlacementSimulation(Simulation):
             state.rank[e] = rng.permutation(ranking) if self.demand.shuffle else ranking
             self.arrivals.draw(rng, state.arrival_s[e], state.trace_row[e])
         self.truncated[rows] = False
-        self._drive(BEGIN, rows, self._no_actions, observations)
+        self._drive(kernel.BEGIN, rows, self._no_actions, observations)
 
     def step(self, rows: Ints, actions: Ints, observations: Float32s) -> None:
         """Carry out a decision in the environments `rows`; see `Simulation`."""
         if len(rows) < self.num_envs:
             self.terms[:] = 0.0
-        self._drive(STEP, rows, actions, observations)
+        self._drive(kernel.STEP, rows, actions, observations)
         self._report()
 
     def _report(self) -> None:
@@ -248,7 +237,7 @@ class PlacementSimulation(Simulation):
     def held_mb(self, rows: Ints) -> Floats:
         """Return the memory in MB that models hold on each GPU of `rows`, (n, G)."""
         held = np.empty((len(rows), self.num_gpus))
-        write_held(self.state, rows, held)
+        kernel.write_held(self.state, rows, held)
         return held
 
     def state_on_gpus(self, rows: Ints) -> NDArray[np.int8]:
@@ -343,44 +332,41 @@ class PlacementSimulation(Simulation):
         wanted = [f"GPU {g}: {models[m - 1]}" for g, m in enumerate(action.tolist()) if m]
         return ", ".join(wanted) or "leave all", f"{self.now_s()[0]:.0f} s"
 
-    def frame(self) -> render.Frame:
+    def frame(self) -> Frame:
         """Return a row a GPU and a row a model."""
         config, state, episode = self.config, self.state, self.state.episode[0]
-        gpus: list[tuple[render.Cell, ...]] = []
-        row = np.zeros(1, np.int64)
+        gpus, models, row = (
+            list[tuple[Cell, ...]](),
+            list[tuple[Cell, ...]](),
+            np.zeros(1, np.int64),
+        )
         held = self.held_mb(row)[0] / self.world.gpu["vram_mb"]
         for g, states in enumerate(self.state_on_gpus(row)[0]):
             m = int(states.argmax())  # the order of the states puts first what comes, then leaves
-            kind, host = int(states[m]), int(state.host[0, g])
-            colour = render.WAITING if is_coming(kind) else render.BAD
-            calls = render.Bar(0.0)
+            kind, host, calls = int(states[m]), int(state.host[0, g]), Bar(0.0)
             if host != NONE:
                 server = state.server[0, host]
                 slots = int(self.world.model["slots"][server["model"]])
-                share, words = server["running"] / slots, f"{server['running']}/{slots}"
-                calls = render.Bar(share, words, render.GOOD if kind == ACTIVE else colour)
+                colour = WAITING if is_coming(kind) else GOOD if kind == ACTIVE else BAD
+                calls = Bar(server["running"] / slots, f"{server['running']}/{slots}", colour)
             name = f"{g}  {'empty' if kind == ABSENT else self.cards[m].alias}"
-            memory = render.Bar(float(held[g]), f"{held[g]:.0%}", render.CACHE)
+            memory = Bar(float(held[g]), f"{held[g]:.0%}", CACHE)
             gpus.append((name, "" if kind == ABSENT else STATE_NAMES[kind], calls, memory))
         full = max(20, int(state.waiting[0]["count"].max()))
-        models = [
-            (
-                card.alias,
-                str(waiting["active"] or "-"),
-                render.Bar(waiting["count"] / full, str(waiting["count"]), render.WAITING),
-                str(waiting["potential"]),
+        for card, waiting in zip(self.cards, state.waiting[0], strict=True):
+            bar = Bar(waiting["count"] / full, str(waiting["count"]), WAITING)
+            models.append(
+                (card.alias, str(waiting["active"] or "-"), bar, str(waiting["potential"]))
             )
-            for card, waiting in zip(self.cards, state.waiting[0], strict=True)
-        ]
         decided = f"decision {episode['decision']} of {config.num_decisions}"
-        return render.Frame(
+        return Frame(
             "InfraMind Placement",
             (self.cluster_config.name, self.demand.name, f"load {config.load:g}"),
             f"{self.now_s()[0]:.0f} s",
             f"{episode['next_job']} jobs arrived, {episode['jobs_done']} done",
             (
-                render.Table("GPUs", ("state", "calls running", "memory"), tuple(gpus)),
-                render.Table("Models", ("awake", "calls waiting", "to come"), tuple(models)),
+                Table("GPUs", ("state", "calls running", "memory"), gpus),
+                Table("Models", ("awake", "calls waiting", "to come"), models),
             ),
             results=f"{decided}, {episode['illegal']} illegal choices",
         )

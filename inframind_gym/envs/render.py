@@ -17,11 +17,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
-
-from inframind_gym.errors import require
 
 SIZE: Final = (960, 540)  # width, height in pixels
 MARGIN: Final = 16
@@ -41,22 +38,6 @@ GOOD: Final[Colour] = (46, 152, 88)
 BAD: Final[Colour] = (204, 56, 56)
 SEPARATOR: Final = "  ·  "
 MOST_ROWS: Final = 32  # of a table
-
-
-def record_video(env: gym.Env[Any, Any], folder: str, **options: Any) -> gym.Env[Any, Any]:
-    """Return an environment whose episodes are recorded to `folder`, by Gymnasium's `RecordVideo`.
-
-    Args:
-        env: made with `render_mode="rgb_array"`.
-        folder: for the videos, .mp4.
-        **options: of `gymnasium.wrappers.RecordVideo`; by default it records episodes 0, 1, 8, 27,
-            … and every thousandth.
-
-    Raises:
-        ConfigError: moviepy is not installed.
-    """
-    require("moviepy", "recording videos", "render")
-    return gym.wrappers.RecordVideo(env, folder, **options)
 
 
 class Bar(NamedTuple):
