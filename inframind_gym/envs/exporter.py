@@ -46,20 +46,13 @@ HISTOGRAMS: Final = {
         BUDGET_BUCKETS_S,
     ),
     "cost_ratio": ("Latency of a query as a share of its budget.", "", COST_BUCKETS),
-    "query_latency_seconds": (
-        "Time from a query's arrival to its answer.",
-        "",
-        LATENCY_BUCKETS_S,
-    ),
+    "query_latency_seconds": ("Time from a query's arrival to its answer.", "", LATENCY_BUCKETS_S),
 }
 # Read when the metrics are scraped; left out while unknown.
 GAUGES: Final = {
     "lambda": ("Multiplier of the constraint that the policy was trained with.", ""),
     "router_info": ("The run.", "environment pool workload policy"),
-    "telemetry_age_seconds": (
-        "Age of the servers' metrics when the last decision was due.",
-        "",
-    ),
+    "telemetry_age_seconds": ("Age of the servers' metrics when the last decision was due.", ""),
     "queries_in_flight": ("Queries that have arrived and are not over.", ""),
     "queue_depth_seen_requests": (
         "Requests running and waiting at a server at the router's last poll.",
@@ -92,27 +85,25 @@ class Metrics:
 
         self.registry = CollectorRegistry()
         self._gauges, self._read_gauges = gauges, read_gauges
-        self._counters = {
+        self._metrics: dict[str, Any] = {
             name: Counter(f"inframind_{name}", text, labels.split(), registry=self.registry)
             for name, (text, labels) in counters.items()
         }
-        self._histograms = {
-            name: Histogram(
+        for name, (text, labels, buckets) in histograms.items():
+            self._metrics[name] = Histogram(
                 f"inframind_{name}", text, labels.split(), registry=self.registry, buckets=buckets
             )
-            for name, (text, labels, buckets) in histograms.items()
-        }
         self.registry.register(self)
 
     def count(self, name: str, *labels: str, by: float = 1.0) -> None:
         """Add to a counter."""
-        counter = self._counters[name]
-        (counter.labels(*labels) if labels else counter).inc(by)
+        metric = self._metrics[name]
+        (metric.labels(*labels) if labels else metric).inc(by)
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """Add a value to a histogram."""
-        histogram = self._histograms[name]
-        (histogram.labels(*labels) if labels else histogram).observe(value)
+        metric = self._metrics[name]
+        (metric.labels(*labels) if labels else metric).observe(value)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return the gauges; the registry asks."""
@@ -221,26 +212,22 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         """Note the decision that is due."""
         stream, context = self._env.simulation.state.stream[0], self._env.context()
         self._age_s = float(stream["now_s"]) - float(stream["last_poll_s"])
-        self._remaining_s = None
-        if stream["live"] == IS_DUE:
-            passed_s = float(context["time_s"]) - float(context["arrival_s"])
-            self._remaining_s = float(context["budget_s"]) - passed_s
+        left_s = float(context["budget_s"] - (context["time_s"] - context["arrival_s"]))
+        self._remaining_s = left_s if stream["live"] == IS_DUE else None
 
     def _count_query(self, record: np.void) -> None:
-        level = self._env.config.level
+        metrics, level = self._metrics, self._env.config.level
         if level != "executor":
-            topology = TOPOLOGIES[record["topology"]]
-            self._metrics.count("plans", topology)
-        if level != "planner":
-            for node in range(record["num_nodes"]):
-                model = self.models[record["model"][node]]
-                strategy = STRATEGIES[record["strategy"][node]]
-                self._metrics.count("decisions", model, strategy)
-        outcome = "solved" if record["solved"] else "wrong"
+            metrics.count("plans", TOPOLOGIES[record["topology"]])
+        nodes = 0 if level == "planner" else record["num_nodes"]
+        for model, strategy in zip(
+            record["model"][:nodes], record["strategy"][:nodes], strict=True
+        ):
+            metrics.count("decisions", self.models[model], STRATEGIES[strategy])
         in_budget = "true" if record["latency_s"] <= record["budget_s"] else "false"
-        self._metrics.count("queries", outcome, in_budget)
-        self._metrics.observe("cost_ratio", float(record["cost"]))
-        self._metrics.observe("query_latency_seconds", float(record["latency_s"]))
+        metrics.count("queries", "solved" if record["solved"] else "wrong", in_budget)
+        metrics.observe("cost_ratio", float(record["cost"]))
+        metrics.observe("query_latency_seconds", float(record["latency_s"]))
 
     def _gauges(self) -> Iterator[tuple[str, Sequence[str], float]]:
         """Return the gauges that are known now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,8 @@ class LiveSimulation(BackendSimulation):
         ConfigError: as of `RoutingSimulation`; a server of the pool has no address.
     """
 
-    def __init__(self, config: LiveConfig, *, one_query: bool) -> None:
+    def __init__(self, config: LiveConfig, num_envs: int = 1, *, one_query: bool, **_: Any) -> None:
+        # One environment, whose loop has neither threads nor a compiled router of its own.
         # None before the first episode, and where answers are scripted.
         self.servers: VllmServers | None = None
         self._live = config
@@ -290,9 +292,7 @@ class ExecutorLiveEnv(RoutingEnv):
 
     arguments = LiveConfig
     simulation: LiveSimulation
-    simulate = staticmethod(
-        lambda config, num_envs, num_threads: LiveSimulation(config, one_query=True)
-    )
+    simulate = staticmethod(partial(LiveSimulation, one_query=True))
 
 
 class StreamLiveEnv(RoutingEnv):
@@ -314,9 +314,7 @@ class StreamLiveEnv(RoutingEnv):
 
     arguments = LiveConfig
     simulation: LiveSimulation
-    simulate = staticmethod(
-        lambda config, num_envs, num_threads: LiveSimulation(config, one_query=False)
-    )
+    simulate = staticmethod(partial(LiveSimulation, one_query=False))
 
 
 class PlannerLiveConfig(PlannerConfig, LiveConfig):
@@ -327,12 +325,7 @@ class LivePlanner(PlannerSimulation, LiveSimulation):
     """A closed loop on live servers in which a step is a plan; every executor is a policy."""
 
     built_in = ()
-
-    def _make_loops(
-        self, config: Any, changes: dict[str, Any], num_envs: int, num_threads: int
-    ) -> None:
-        inner = config.model_dump(include=set(LiveConfig.model_fields)) | changes
-        LiveSimulation.__init__(self, LiveConfig.model_validate(inner), one_query=True)
+    loops = LiveConfig
 
     @property
     def title(self) -> str:

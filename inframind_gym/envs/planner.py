@@ -55,6 +55,7 @@ class PlannerSimulation(RoutingSimulation):
 
     config: PlannerConfig
     built_in: ClassVar[tuple[str, ...]] = BUILT_IN  # executors inside the compiled loop
+    loops: ClassVar[type[EnvConfig]] = EnvConfig  # arguments of what carries the plans out
 
     def __init__(self, config: PlannerConfig, num_envs: int, num_threads: int = 1) -> None:
         self._policy: Policy | None = None
@@ -74,7 +75,14 @@ class PlannerSimulation(RoutingSimulation):
             "system_features": shown + tuple(f for f in infra if f not in shown),
             "scheduler": requires.get("scheduler", config.scheduler),
         }
-        self._make_loops(config, changes, num_envs, num_threads)
+        inner = config.model_dump(include=set(self.loops.model_fields)) | changes
+        super().__init__(
+            self.loops.model_validate(inner),
+            num_envs,
+            one_query=True,
+            controlled_router=config.executor if self._policy is None else None,
+            num_threads=num_threads,
+        )
         # The loops write wide observations, in which those of executor and planner are found.
         wide, self.config = self.layout, config
         self._wide = np.zeros((num_envs, self.observation_size), np.float32)
@@ -104,19 +112,6 @@ class PlannerSimulation(RoutingSimulation):
         nothing = np.zeros((1, EMBED_DIM), np.float32)
         self._embedding = np.concatenate([self.params.task_embedding, nothing])
         self._set_spaces()
-
-    def _make_loops(
-        self, config: PlannerConfig, changes: dict[str, Any], num_envs: int, num_threads: int
-    ) -> None:
-        """Initialise the loops that the plans are carried out in, `config` with these changes."""
-        inner = config.model_dump(include=set(EnvConfig.model_fields)) | changes
-        super().__init__(
-            EnvConfig.model_validate(inner),
-            num_envs,
-            one_query=True,
-            controlled_router=config.executor if self._policy is None else None,
-            num_threads=num_threads,
-        )
 
     @property
     def title(self) -> str:
