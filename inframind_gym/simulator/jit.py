@@ -139,6 +139,10 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.asarray(raw[start : start + size].view(dtype).reshape(shape))
 
 
+_NUMBERS: Final = (np.bool_, np.int32, np.int64, np.uint32, np.float32, np.float64)
+_ITEMS: Final = {NDArray[item]: item for item in _NUMBERS}  # type: ignore[valid-type]
+
+
 def zeros(kind: type[V], sizes: Mapping[str, int], **parts: Any) -> V:
     """Return a NamedTuple of `aligned` arrays, which its fields declare, and of the given parts.
 
@@ -152,7 +156,7 @@ def zeros(kind: type[V], sizes: Mapping[str, int], **parts: Any) -> V:
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if name not in parts:
             array, axes, *dtype = get_args(hint)
-            item = dtype[0] if dtype else get_args(get_args(array)[1])[0]
+            item = dtype[0] if dtype else _ITEMS[array]
             shape = tuple(sizes[axis] if axis in sizes else int(axis) for axis in axes.split())
             arrays[name] = aligned(shape, item)
     return kind(**arrays, **parts)
