@@ -31,6 +31,28 @@ _S31: Final = np.uint64(31)
 _S11: Final = np.uint64(11)
 _TO_UNIT: Final = 2.0**-53
 
+# Coefficients of AS 241, numerator and denominator, of the highest power first.
+# fmt: off
+_MIDDLE: Final = (  # |q| <= 0.425
+    (2509.0809287301227, 33430.57558358813, 67265.7709270087, 45921.95393154987,
+     13731.69376550946, 1971.5909503065513, 133.14166789178438, 3.3871328727963665),
+    (5226.495278852854, 28729.085735721943, 39307.89580009271, 21213.794301586597,
+     5394.196021424751, 687.1870074920579, 42.31333070160091, 1.0),
+)
+_SIDE: Final = (  # r <= 5
+    (0.0007745450142783414, 0.022723844989269184, 0.2417807251774506, 1.2704582524523684,
+     3.6478483247632045, 5.769497221460691, 4.630337846156546, 1.4234371107496835),
+    (1.0507500716444169e-09, 0.0005475938084995345, 0.015198666563616457, 0.14810397642748008,
+     0.6897673349851, 1.6763848301838038, 2.053191626637759, 1.0),
+)
+_TAIL: Final = (  # r > 5
+    (2.0103343992922881e-07, 2.7115555687434876e-05, 0.0012426609473880784, 0.026532189526576124,
+     0.29656057182850487, 1.7848265399172913, 5.463784911164114, 6.657904643501103),
+    (2.0442631033899397e-15, 1.421511758316446e-07, 1.8463183175100548e-05, 0.0007868691311456133,
+     0.014875361290850615, 0.1369298809227358, 0.599832206555888, 1.0),
+)
+# fmt: on
+
 # Streams: what a number is for. Distinct streams never share a value. Numbers 1 and 11 were once
 # taken and stay free.
 STREAM_BUDGET: Final = 2
@@ -78,64 +100,21 @@ def normal_quantile(p: float) -> float:
     """Inverse of the standard normal distribution function for p in (0, 1) (AS 241, PPND16)."""
     q = p - 0.5
     if abs(q) <= 0.425:
-        r = 0.180625 - q * q
-        num = 2.5090809287301226727e3
-        num = num * r + 3.3430575583588128105e4
-        num = num * r + 6.7265770927008700853e4
-        num = num * r + 4.5921953931549871457e4
-        num = num * r + 1.3731693765509461125e4
-        num = num * r + 1.9715909503065514427e3
-        num = num * r + 1.3314166789178437745e2
-        num = num * r + 3.3871328727963666080e0
-        den = 5.2264952788528545610e3
-        den = den * r + 2.8729085735721942674e4
-        den = den * r + 3.9307895800092710610e4
-        den = den * r + 2.1213794301586595867e4
-        den = den * r + 5.3941960214247511077e3
-        den = den * r + 6.8718700749205790830e2
-        den = den * r + 4.2313330701600911252e1
-        den = den * r + 1.0
-        return q * num / den
-    r = p if q < 0.0 else 1.0 - p
-    r = math.sqrt(-math.log(r))
-    if r <= 5.0:
-        r -= 1.6
-        num = 7.74545014278341407640e-4
-        num = num * r + 2.27238449892691845833e-2
-        num = num * r + 2.41780725177450611770e-1
-        num = num * r + 1.27045825245236838258e0
-        num = num * r + 3.64784832476320460504e0
-        num = num * r + 5.76949722146069140550e0
-        num = num * r + 4.63033784615654529590e0
-        num = num * r + 1.42343711074968357734e0
-        den = 1.05075007164441684324e-9
-        den = den * r + 5.47593808499534494600e-4
-        den = den * r + 1.51986665636164571966e-2
-        den = den * r + 1.48103976427480074590e-1
-        den = den * r + 6.89767334985100004550e-1
-        den = den * r + 1.67638483018380384940e0
-        den = den * r + 2.05319162663775882187e0
-        den = den * r + 1.0
-    else:
-        r -= 5.0
-        num = 2.01033439929228813265e-7
-        num = num * r + 2.71155556874348757815e-5
-        num = num * r + 1.24266094738807843860e-3
-        num = num * r + 2.65321895265761230930e-2
-        num = num * r + 2.96560571828504891230e-1
-        num = num * r + 1.78482653991729133580e0
-        num = num * r + 5.46378491116411436990e0
-        num = num * r + 6.65790464350110377720e0
-        den = 2.04426310338993978564e-15
-        den = den * r + 1.42151175831644588870e-7
-        den = den * r + 1.84631831751005468180e-5
-        den = den * r + 7.86869131145613259100e-4
-        den = den * r + 1.48753612908506148525e-2
-        den = den * r + 1.36929880922735805310e-1
-        den = den * r + 5.99832206555887937690e-1
-        den = den * r + 1.0
-    z = num / den
+        return _ratio(q, _MIDDLE, 0.180625 - q * q)
+    r = math.sqrt(-math.log(p if q < 0.0 else 1.0 - p))
+    z = _ratio(1.0, _SIDE, r - 1.6) if r <= 5.0 else _ratio(1.0, _TAIL, r - 5.0)
     return -z if q < 0.0 else z
+
+
+@inner
+def _ratio(factor: float, coefficients: Any, r: float) -> float:
+    """Return `factor` times one polynomial of r over another."""
+    numerator, denominator = coefficients[0], coefficients[1]
+    top, bottom = numerator[0], denominator[0]
+    for i in range(1, 8):
+        top = top * r + numerator[i]
+        bottom = bottom * r + denominator[i]
+    return float(factor * top / bottom)
 
 
 @inner
