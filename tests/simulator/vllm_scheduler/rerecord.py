@@ -12,17 +12,16 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from tests.simulator.vllm_scheduler.agreement import RECORDED
 from tests.simulator.vllm_scheduler.scenarios import (
     Scenario,
     evicted_after_served,
     random_scenario,
     random_scenarios,
 )
-from tests.simulator.vllm_scheduler.traces import RECORDED
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 VLLM_PYTHON: Final = ROOT / os.environ.get("VLLM_VENV", ".venv-vllm") / "bin" / "python"
@@ -44,7 +43,7 @@ def record(scenarios: Sequence[Scenario]) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "scenarios.json"), Path(folder, "traces.jsonl")
-        source.write_text(json.dumps([asdict(scenario) for scenario in scenarios]))
+        source.write_text(json.dumps(scenarios))
         script = Path(__file__).with_name("record.py")
         process = subprocess.run(
             [VLLM_PYTHON, "-P", script, source, target], capture_output=True, text=True
