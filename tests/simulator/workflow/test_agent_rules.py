@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES, graph
-from tests.simulator.workflow.backend_play import Sweep, at_random, both, play, same_sweep
+from tests.simulator.workflow.backend_play import Sweep, at_random, play
 
 QUERIES = 60
 CODERS = {index for index, role in enumerate(ROLES) if role.writes_code}
@@ -70,19 +69,6 @@ def test_proven_code_is_handed_on(tmp_path: Path, execution: str) -> None:
         assert (own["phase"] == FINAL).sum() == 1
         assert query["output_tokens"] == own["output_tokens"].sum()
     assert silent > 20 and spoken > 100
-
-
-def test_calls_that_were_cut_are_counted() -> None:
-    run = sweep("mixed")
-    cut = np.bincount(run.calls["query"], run.calls["truncated"], QUERIES)
-    assert run.completed["truncated_calls"].tolist() == cut[run.completed["query"]].tolist()
-    assert cut.max() > 1
-
-
-@pytest.mark.parametrize("one_query", [False, True])
-def test_other_backends_keep_the_same_rules(tmp_path: Path, one_query: bool) -> None:
-    path = workload(tmp_path, "mbpp", role_calls=True, visible_tests=0.7)
-    same_sweep(*both(one_query, 7, 30.0, workload=path, level="joint", num_queries=QUERIES))
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])

@@ -12,7 +12,14 @@ from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.server.state import FREE_IDS, USED_IDS
 from inframind_gym.simulator.workflow.backend import Reply
-from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND, TOPOLOGIES
+from inframind_gym.simulator.workflow.topology import (
+    FINAL,
+    FIRST,
+    SECOND,
+    TOPOLOGIES,
+    Graph,
+    graph,
+)
 from tests.simulator.workflow.backend_play import Scripted, Sweep, by_node, play
 
 BUDGET_S = 20.0
@@ -26,115 +33,111 @@ LATENCY_S = {
     "Debate": ((4.0, 6.0, 3.0, 1.0), (), 2.0),
     "Reflection": ((2.0, 4.0), (3.0, 4.0), 1.0),
 }
+# Agent 0 designs algorithms and answers once; 1 and 2 fix bugs and plan and answer twice.
+BY_ROLE_S = ((4.0, 3.0, 5.0, 2.0), (1.0, 2.0, 1.0, 1.0), 2.0)
+ANSWER_TOKENS = 100
 
 
 @pytest.mark.parametrize(
-    ("topology", "execution", "starts_s", "remaining_s", "paid_s", "finish_s"),
+    ("topology", "execution", "roles", "starts_s", "remaining_s", "paid_s", "finish_s"),
     [
-        ("IO", "parallel", [0, 0, 6], [20, 20], [0, 8], 8),
+        ("IO", "parallel", False, [0, 0, 6], [20, 20], [0, 8], 8),
         # One after the other on the wall clock, side by side on the graph's; the deciding call does
         # not count. Each decision pays for what it adds to the slowest path.
-        ("IO", "sequential", [0, 4, 10], [20, 20], [4, 2], 12),
-        ("CoT", "parallel", [0, 0, 0, 0, 6], [20] * 4, [0, 0, 0, 8], 8),
-        ("CoT", "sequential", [0, 4, 10, 13, 14], [20] * 4, [4, 2, 0, 0], 16),
-        ("Chain", "parallel", [0, 4, 7, 12], [20, 16, 13], [4, 3, 7], 14),
-        ("Chain", "sequential", [0, 4, 7, 12], [20, 16, 13], [4, 3, 5], 14),
-        ("FullConnected", "parallel", [0, 4, 7, 12], [20, 16, 13], [4, 3, 7], 14),
-        ("FullConnected", "sequential", [0, 4, 7, 12], [20, 16, 13], [4, 3, 5], 14),
+        ("IO", "sequential", False, [0, 4, 10], [20, 20], [4, 2], 12),
+        ("CoT", "parallel", False, [0, 0, 0, 0, 6], [20] * 4, [0, 0, 0, 8], 8),
+        ("CoT", "sequential", False, [0, 4, 10, 13, 14], [20] * 4, [4, 2, 0, 0], 16),
+        ("Chain", "parallel", False, [0, 4, 7, 12], [20, 16, 13], [4, 3, 7], 14),
+        ("Chain", "sequential", False, [0, 4, 7, 12], [20, 16, 13], [4, 3, 5], 14),
+        ("FullConnected", "parallel", False, [0, 4, 7, 12], [20, 16, 13], [4, 3, 7], 14),
+        ("FullConnected", "sequential", False, [0, 4, 7, 12], [20, 16, 13], [4, 3, 5], 14),
         # Round one ends at 6, round two at 6 + 3, the deciding call at 11.
-        ("Debate", "parallel", [0, 0, 6, 6, 9], [20, 20, 14, 14], [0, 6, 0, 5], 11),
+        ("Debate", "parallel", False, [0, 0, 6, 6, 9], [20, 20, 14, 14], [0, 6, 0, 5], 11),
         # Along the graph max(4, 6) + max(3, 1).
-        ("Debate", "sequential", [0, 4, 10, 13, 14], [20, 20, 14, 14], [4, 2, 3, 0], 16),
+        ("Debate", "sequential", False, [0, 4, 10, 13, 14], [20, 20, 14, 14], [4, 2, 3, 0], 16),
         # Each second call follows its own first: 0 over [0, 2, 5], 1 over [0, 4, 8].
-        ("Reflection", "parallel", [0, 0, 2, 4, 8], [20, 20], [0, 9], 9),
+        ("Reflection", "parallel", False, [0, 0, 2, 4, 8], [20, 20], [0, 9], 9),
         # 0 over [0, 2, 5], 1 over [5, 9, 13]; the latency is max(2 + 3, 4 + 4).
-        ("Reflection", "sequential", [0, 2, 5, 9, 13], [20, 20], [5, 3], 14),
+        ("Reflection", "sequential", False, [0, 2, 5, 9, 13], [20, 20], [5, 3], 14),
+        # Roles that answer twice.
+        ("IO", "parallel", True, [0, 0, 0, 3, 5, 6], [20] * 3, [0, 0, 8], 8),
+        # Along the graph max(4, 3 + 2, 5 + 1).
+        ("IO", "sequential", True, [0, 4, 7, 9, 14, 15], [20] * 3, [4, 1, 1], 17),
+        ("Chain", "parallel", True, [0, 4, 7, 9, 14, 15], [20, 16, 11], [4, 5, 8], 17),
+        ("Chain", "sequential", True, [0, 4, 7, 9, 14, 15], [20, 16, 11], [4, 5, 6], 17),
+        # In round two 0 over [5, 10], 1 over [5, 7, 8].
+        ("Debate", "parallel", True, [0, 0, 3, 5, 5, 7, 10], [20, 20, 15, 15], [0, 5, 0, 7], 12),
+        # No third call.
+        ("Reflection", "parallel", True, [0, 0, 0, 3, 4, 5, 6], [20] * 3, [0, 0, 8], 8),
     ],
 )
 def test_a_query_by_hand(
     topology: str,
     execution: str,
+    roles: bool,
     starts_s: list[float],
     remaining_s: list[float],
     paid_s: list[float],
     finish_s: float,
 ) -> None:
-    first, second, deciding = LATENCY_S[topology]
+    first, second, deciding = BY_ROLE_S if roles else LATENCY_S[topology]
     by_phase = {FIRST: first, SECOND: second, FINAL: (deciding,)}
-    models = [1, 0, 0, 1][: len(first)]
+    nodes = len(paid_s)
+    agents = 2 if topology == "Debate" else nodes
+    models = [1, 0, 0, 1][:nodes]
+    plan = [TOPOLOGIES.index(topology), agents - 1, *range(6)] if roles else []
+    rules: dict[str, Any] = {"topology": topology, "num_agents": agents}
+    if roles:
+        rules = {"level": "joint", "workload": "mbpp", "agents": {"role_calls": True}}
     scripted = Scripted(
-        lambda call: Reply(by_phase[call.phase][call.node], right=call.node == 0),
-        topology=topology,
-        num_agents=2 if topology == "Debate" else len(first),
+        lambda call: Reply(by_phase[call.phase][call.node], ANSWER_TOKENS, right=call.node == 0),
         execution=execution,
         one_query=True,
         background="none",
+        **rules,
     )
-    sweep = scripted.play(by_node(models, strategy=2), budget_s=BUDGET_S)
+    route = by_node(models, strategy=2)
+    sweep = scripted.play(
+        lambda context, seen: np.array([*plan, *route(context, seen)]), budget_s=BUDGET_S
+    )
     (query,) = sweep.completed
     assert np.sort(sweep.calls["submit_s"] - query["arrival_s"]) == pytest.approx(starts_s)
-    left_s = scripted.simulation.layout.remaining_budget_s(sweep.observations[: len(first)])
+    routed = slice(int(roles), int(roles) + nodes)  # behind the plan
+    left_s = scripted.simulation.layout.remaining_budget_s(sweep.observations[routed])
     assert left_s == pytest.approx(remaining_s, rel=1e-5)
-    assert sweep.contexts["node"][: len(first)].tolist() == list(range(len(first)))
-    assert query["model"][: len(first)].tolist() == models
-    assert set(query["strategy"][: len(first)].tolist()) == {2}
+    assert sweep.contexts["node"][routed].tolist() == list(range(nodes))
+    assert query["model"][:nodes].tolist() == models
+    assert set(query["strategy"][:nodes].tolist()) == {2}
     # the most used model, or the one that was used first
-    assert query["final_model"] == (0 if topology in ("Chain", "FullConnected") else 1)
+    assert query["final_model"] == (0 if len(models) == 3 else 1)
     assert query["latency_s"] == pytest.approx(sum(paid_s))
     assert query["cost"] == pytest.approx(sum(paid_s) / BUDGET_S)
-    assert sweep.costs[1 : len(first) + 1] == pytest.approx(np.array(paid_s) / BUDGET_S)
+    assert sweep.costs[: routed.start + 1].sum() == 0.0  # of the plan
+    assert sweep.costs[routed.start + 1 :][:nodes] == pytest.approx(np.array(paid_s) / BUDGET_S)
     assert query["finish_s"] - query["arrival_s"] == pytest.approx(finish_s)
-    lasted_s = np.array(first) + (np.array(second) if second else 0.0)
-    assert query["node_latency_s"][: len(first)] == pytest.approx(lasted_s)
     assert (query["right"], query["solved"]) == (1, 1)
-    assert sweep.rewards[len(first)] == sweep.rewards.sum() == 1.0
+    assert sweep.rewards[routed.stop] == sweep.rewards.sum() == 1.0
+    if not roles:
+        lasted_s = np.array(first) + (np.array(second) if second else 0.0)
+        assert query["node_latency_s"][:nodes] == pytest.approx(lasted_s)
+    prompts_hold_what_the_graph_lets_a_node_read(scripted, graph(topology, agents))
 
 
-@pytest.mark.parametrize(
-    ("topology", "execution", "starts_s", "remaining_s", "paid_s", "finish_s"),
-    [
-        ("IO", "parallel", [0, 0, 0, 3, 5, 6], [20] * 3, [0, 0, 8], 8),
-        # Along the graph max(4, 3 + 2, 5 + 1).
-        ("IO", "sequential", [0, 4, 7, 9, 14, 15], [20] * 3, [4, 1, 1], 17),
-        ("Chain", "parallel", [0, 4, 7, 9, 14, 15], [20, 16, 11], [4, 5, 8], 17),
-        ("Chain", "sequential", [0, 4, 7, 9, 14, 15], [20, 16, 11], [4, 5, 6], 17),
-        # In round two 0 over [5, 10], 1 over [5, 7, 8].
-        ("Debate", "parallel", [0, 0, 3, 5, 5, 7, 10], [20, 20, 15, 15], [0, 5, 0, 7], 12),
-        # No third call.
-        ("Reflection", "parallel", [0, 0, 0, 3, 4, 5, 6], [20] * 3, [0, 0, 8], 8),
-    ],
-)
-def test_roles_that_answer_twice(
-    topology: str,
-    execution: str,
-    starts_s: list[float],
-    remaining_s: list[float],
-    paid_s: list[float],
-    finish_s: float,
-) -> None:
-    """Agent 0 designs algorithms and answers once; 1 and 2 fix bugs and plan and answer twice."""
-    nodes = len(paid_s)
-    by_phase = {FIRST: (4.0, 3.0, 5.0, 2.0), SECOND: (1.0, 2.0, 1.0, 1.0), FINAL: (2.0,)}
-    scripted = Scripted(
-        lambda call: Reply(by_phase[call.phase][call.node]),
-        level="joint",
-        workload="mbpp",
-        agents={"role_calls": True},
-        execution=execution,
-        one_query=True,
-        background="none",
-    )
-    agents = 2 if topology == "Debate" else 3
-    action = np.array([TOPOLOGIES.index(topology), agents - 1, *range(6), 0])
-    sweep = scripted.play(lambda context, observation: action, budget_s=BUDGET_S)
-    (query,) = sweep.completed
-    assert np.sort(sweep.calls["submit_s"] - query["arrival_s"]) == pytest.approx(starts_s)
-    left_s = scripted.simulation.layout.remaining_budget_s(sweep.observations[1 : nodes + 1])
-    assert left_s == pytest.approx(remaining_s, rel=1e-5)
-    assert query["latency_s"] == pytest.approx(sum(paid_s))
-    assert sweep.costs[1] == 0.0  # of the plan
-    assert sweep.costs[2 : nodes + 2] == pytest.approx(np.array(paid_s) / BUDGET_S)
-    assert query["finish_s"] - query["arrival_s"] == pytest.approx(finish_s)
+def prompts_hold_what_the_graph_lets_a_node_read(scripted: Scripted, drawn: Graph) -> None:
+    params, calls = scripted.simulation.params, scripted.opened[0].calls
+    profile = params.response.task_profile[calls[0].task]
+    own = int(params.task_tokens[calls[0].task]) + int(params.overhead_tokens[profile])
+    assert set(params.message_frac.tolist()) == {1.0}
+    last = sorted({agent: node for node, agent in enumerate(drawn.agents)}.values())
+    for call in calls:
+        before = {other for other in last if call.phase == FINAL}
+        if call.phase != FINAL:
+            mask = drawn.predecessors[call.node]
+            before = {other for other in range(call.node) if mask >> other & 1}
+        if call.phase == SECOND:
+            before.add(call.node)
+        assert call.reads == tuple(sorted(before))
+        assert call.prompt_tokens == own + ANSWER_TOKENS * len(before)
 
 
 @pytest.mark.parametrize(
@@ -162,39 +165,6 @@ def alone(
     config = checked_arguments(EnvConfig, {**defaults, **arguments})
     simulation = RoutingSimulation(config, 1, one_query=one_query)
     return simulation, play(simulation, by_node(models), seed=5, budget_s=budget_s)
-
-
-@pytest.mark.parametrize("execution", ["parallel", "sequential"])
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_prompts_hold_the_answers_that_the_graph_lets_a_node_read(
-    topology: str, execution: str
-) -> None:
-    simulation, sweep = alone(topology, models=[0, 1, 2], execution=execution)
-    params, calls = simulation.params, sweep.calls
-    task = sweep.completed[0]["task"]
-    own = int(params.task_tokens[task]) + int(
-        params.overhead_tokens[params.response.task_profile[task]]
-    )
-    assert set(params.message_frac.tolist()) == {1.0}
-    first, second = (
-        {int(call["node"]): int(call["output_tokens"]) for call in calls[calls["phase"] == phase]}
-        for phase in (FIRST, SECOND)
-    )
-    answer = first | second
-    reads: dict[int, tuple[int, ...]] = {
-        "Chain": {j: (j - 1,) if j else () for j in range(4)},
-        "FullConnected": {j: tuple(range(j)) for j in range(4)},
-        "Debate": {j: () if j < 4 else (0, 1, 2, 3) for j in range(8)},
-    }.get(topology, dict.fromkeys(range(4), ()))
-    for call in calls:
-        node = int(call["node"])
-        if call["phase"] == FINAL:  # reads every agent's last answer
-            heard = [answer[other] for other in sorted(answer)[-4:]]
-        elif call["phase"] == SECOND:  # its own first answer
-            heard = [first[node]]
-        else:
-            heard = [answer[other] for other in reads[node]]
-        assert call["prompt_tokens"] == own + sum(heard)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

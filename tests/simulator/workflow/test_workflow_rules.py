@@ -128,6 +128,7 @@ def calls_are_what_the_topology_implies(run: dict[str, Any]) -> None:
                 assert query["right"] >> node & 1
         assert own["output_tokens"].sum() == query["output_tokens"]
         assert own["prompt_tokens"].sum() == query["prompt_tokens"]
+        assert own["truncated"].sum() == query["truncated_calls"]
         assert query["model"][:nodes].min() >= 0
         for field in ("model", "strategy", "role"):
             assert set(query[field][nodes:].tolist()) <= {-1}, "nothing left of earlier queries"
