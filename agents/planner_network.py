@@ -326,8 +326,8 @@ def log_prob_at(logits: Tensor, index: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    from inframind_gym.tasks.embedding import MiniLMEmbedder
+    from inframind_gym.tasks.embedding import encode
 
-    embeddings = MiniLMEmbedder()(list(TEXTS.values()))
+    embeddings = encode(list(TEXTS.values()))
     np.save(EMBEDDINGS_FILE, embeddings.astype(np.float16), allow_pickle=False)
     print(f"wrote {EMBEDDINGS_FILE}", file=sys.stderr)

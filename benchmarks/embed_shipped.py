@@ -22,7 +22,7 @@ from inframind_gym.errors import TaskError
 from inframind_gym.files import replace_bytes
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.tasks import loaders, taskset
-from inframind_gym.tasks.embedding import MODEL_HASHES, MiniLMEmbedder
+from inframind_gym.tasks.embedding import MODEL_HASHES, encode
 
 MANIFEST_FILE = "manifest.json"
 
@@ -69,11 +69,11 @@ def main(
 ) -> None:
     """Embed the shipped tasks and roles, or check that it has been done."""
     if not only_check:
-        embedder, (tasks, _) = MiniLMEmbedder(), loaders.read_builtin()
+        tasks, _ = loaders.read_builtin()
         texts = {loaders.EMBEDDINGS_FILE: tasks.texts, loaders.ROLES_FILE: role_texts()}
         for name, lines in texts.items():
             buffer = io.BytesIO()
-            np.save(buffer, embedder(lines).astype(np.float16), allow_pickle=False)
+            np.save(buffer, encode(lines).astype(np.float16), allow_pickle=False)
             replace_bytes(taskset.DATA / name, buffer.getvalue())
         content = json.dumps(manifest(), indent=2) + "\n"
         replace_bytes(taskset.DATA / MANIFEST_FILE, content.encode())

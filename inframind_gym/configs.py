@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, reduce
 from operator import or_
@@ -298,21 +298,18 @@ def _line(node: yaml.Node, loc: Sequence[str | int]) -> int:
 
 def _keys_at(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
     """Return the keys that are valid where `loc` points in a model."""
-    current: Any = model
-    for part in (*loc, None):
-        while (origin := get_origin(current)) is Annotated or origin in (Union, types.UnionType):
-            kept = [a for a in get_args(current) if a is not type(None)]  # X of `X | None`
-            current = kept[0]
-        is_model = isinstance(current, type) and issubclass(current, BaseModel)
-        if part is None:
-            break
-        if is_model:
-            field = current.model_fields.get(str(part))
-            current = None if field is None else field.annotation
-        else:  # a list or a dict: the type of its values
-            arguments = [a for a in get_args(current) if a is not ...]
-            current = arguments[-1] if arguments else None
-    return list(current.model_fields) if is_model else []
+    for part in loc:  # an index of a list and a key of a dict are no fields
+        if field := model.model_fields.get(str(part)):
+            model = next(_models(field.annotation), model)
+    return list(model.model_fields)
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models in a type: the items' of a list, the values' of a dict, X of `X | None`."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for argument in get_args(kind):
+        yield from _models(argument)
 
 
 def without_checks(kind: Any) -> Any:

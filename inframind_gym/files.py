@@ -26,7 +26,6 @@ MOST_JSON_BYTES: Final = 16 * 2**20  # of a document, and of one line of a file 
 MOST_BYTES: Final = 512 * 2**20  # of a log, a trace or a file of questions, unpacked
 MOST_DEPTH: Final = 64  # of lists and mappings in each other
 MOST_DIGITS: Final = 300  # of a number: it still is a finite float
-MOST_COLUMN_CHARS: Final = 10_000  # of a CSV file
 _MOST_UNPACKED: Final = 100  # times the size of a gzip file; text shrinks 3 to 20 times
 _SMALL_BYTES: Final = 2**20  # unpacked size up to which that is not asked
 _PLAIN: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"))
@@ -118,22 +117,15 @@ def read_csv(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, columns) of the rows of a CSV file, see `read_lines`.
 
     Raises:
-        ConfigError: Also if a column is longer than MOST_COLUMN_CHARS, or quotes do not match.
+        ConfigError: Also if a column is longer than the limit of `csv`, or quotes do not match.
     """
     reader = csv.reader(line for _, line in read_lines(path))
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            raise ConfigError(f"{path}:{reader.line_num}: is not CSV ({error}).") from None
-        if row is None:
-            return
-        if any(len(column) > MOST_COLUMN_CHARS for column in row):
-            raise ConfigError(
-                f"{path}:{reader.line_num}: a column has more than {MOST_COLUMN_CHARS:,} "
-                "characters. Is a quote missing?"
-            )
-        yield reader.line_num, row
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        where = f"{path}:{reader.line_num}"
+        raise ConfigError(f"{where}: is not CSV ({error}). Is a quote missing?") from None
 
 
 def read_json(path: str | Path) -> Any:

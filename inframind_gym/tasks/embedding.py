@@ -14,6 +14,7 @@ import io
 import os
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError, TaskError, install_command
 from inframind_gym.files import replace_bytes
+from inframind_gym.progress import ProgressReport
 from inframind_gym.tasks.taskset import EMBED_DIM
 
 if TYPE_CHECKING:
@@ -66,47 +68,43 @@ def find_model(folder: Path | None = None) -> Path:
     return folder
 
 
-class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 on the CPU, loaded at the first call.
+@lru_cache(maxsize=1)
+def _model() -> SentenceTransformer:
+    if importlib.util.find_spec("sentence_transformers") is None:
+        raise TaskError(f"embedding texts needs sentence-transformers. {REMEDY}")
+    folder = find_model()
+    from sentence_transformers import SentenceTransformer
 
-    A text is cut after 256 word pieces, as the model's own configuration has it.
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    quiet = not logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # of the loading, which takes a moment
+    try:
+        return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    finally:
+        if not quiet:
+            logging.enable_progress_bar()
+
+
+def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return (n, 384) float32 embeddings of unit length, by all-MiniLM-L6-v2 on the CPU.
+
+    A text is cut after 256 word pieces, as the model's own configuration has it. The model is
+    loaded at the first call; progress goes to standard error.
+
+    Raises:
+        TaskError: the model is not there (see `find_model`).
     """
-
-    def __init__(self) -> None:
-        self._model: SentenceTransformer | None = None
-
-    def _load(self) -> SentenceTransformer:
-        if importlib.util.find_spec("sentence_transformers") is None:
-            raise TaskError(f"embedding texts needs sentence-transformers. {REMEDY}")
-        folder = find_model()
-        from sentence_transformers import SentenceTransformer
-
-        logging: Any = importlib.import_module("transformers.utils.logging")
-        quiet = not logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()  # of the loading, which takes a moment
-        try:
-            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-        finally:
-            if not quiet:
-                logging.enable_progress_bar()
-
-    def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]:
-        """Return (n, 384) float32 embeddings of unit length; reports progress on stderr."""
-        from inframind_gym.progress import ProgressReport
-
-        if self._model is None:
-            self._model = self._load()
-        parts = [np.zeros((0, EMBED_DIM), dtype=np.float32)]
-        with ProgressReport(len(texts), 0, "embedding (cached afterwards)", "texts") as progress:
-            for start in range(0, len(texts), CHUNK):
-                chunk = list(texts[start : start + CHUNK])
-                parts.append(
-                    self._model.encode(
-                        chunk, batch_size=32, normalize_embeddings=True, show_progress_bar=False
-                    )
+    model, parts = _model(), [np.zeros((0, EMBED_DIM), dtype=np.float32)]
+    with ProgressReport(len(texts), 0, "embedding (cached afterwards)", "texts") as progress:
+        for start in range(0, len(texts), CHUNK):
+            chunk = list(texts[start : start + CHUNK])
+            parts.append(
+                model.encode(
+                    chunk, batch_size=32, normalize_embeddings=True, show_progress_bar=False
                 )
-                progress.advance(len(chunk))
-        return np.concatenate(parts).astype(np.float32)
+            )
+            progress.advance(len(chunk))
+    return np.concatenate(parts).astype(np.float32)
 
 
 def cache_folder() -> Path:
@@ -114,7 +112,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get(CACHE_ENV) or Path.home() / ".cache" / "inframind_gym")
 
 
-def embed_texts(texts: Sequence[str], model: MiniLMEmbedder | None = None) -> NDArray[np.float32]:
+def embed_texts(texts: Sequence[str]) -> NDArray[np.float32]:
     """Return the embeddings of n texts, (n, 384) float32, from the cache if they are there.
 
     Cached embeddings are kept, and returned the first time as well, at float16 precision, so that
@@ -130,7 +128,7 @@ def embed_texts(texts: Sequence[str], model: MiniLMEmbedder | None = None) -> ND
             return cached.astype(np.float32)
     except (OSError, EOFError, ValueError):
         pass  # there is none, or it is damaged
-    fresh = (model or MiniLMEmbedder())(texts).astype(np.float16)
+    fresh = encode(texts).astype(np.float16)
     buffer = io.BytesIO()
     np.save(buffer, fresh, allow_pickle=False)
     try:

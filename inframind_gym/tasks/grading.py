@@ -20,8 +20,7 @@ from pathlib import Path
 
 from inframind_gym.errors import ConfigError, TaskError
 from inframind_gym.tasks.loaders import TaskRecord, read_folder
-from inframind_gym.tasks.sandbox import MAX_TEXT, PACKAGES, Sandbox
-from inframind_gym.tasks.sandbox.process import MAX_FORMULA
+from inframind_gym.tasks.sandbox import MAX_FORMULA, MAX_TEXT, PACKAGES, Sandbox
 from inframind_gym.tasks.taskset import Answer
 
 # Numbers and formulas in a response
@@ -410,7 +409,7 @@ def check_tasks(source: str | Path, packages: Sequence[str] = PACKAGES) -> tuple
             return f"{record.dataset} {record.id}: {error}"
         return None if verdict.passed else f"{record.dataset} {record.id}: {verdict.reason}"
 
-    with Sandbox(packages=packages) as sandbox, ThreadPoolExecutor(sandbox.workers) as pool:
+    with Sandbox(packages=packages) as sandbox, ThreadPoolExecutor() as pool:
         failed = [line for line in pool.map(failure, run) if line is not None]
     passed = len(run) - len(failed)
     share = f" ({100 * passed / len(run):.1f} %)" if run else ""

@@ -1,7 +1,7 @@
 """`load_tasks`: the built-in tasks, or those of a folder of files, as one TaskSet.
 
-Files are JSON Lines, plain or gzipped, one task a line, in the package's own format (`OwnTask`) or
-as public datasets are published (`FORMATS`), recognised by the keys of the records.
+Files are JSON Lines, plain or gzipped, one task a line, in the package's own format
+(`TaskRecord`) or as public datasets are published (`FORMATS`), recognised by the records' keys.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -46,24 +45,6 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 Item = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRecord:
-    """A task before it is embedded."""
-
-    id: str  # unique within its dataset
-    text: str  # the prompt
-    dataset: str
-    domain: str  # one of DOMAINS
-    answer: Answer
-    difficulty: float | None = None  # in standard normal units; None if the data give none
-    split: str | None = None  # if the data say so; None: by content hash
-
-    @property
-    def actual_split(self) -> str:
-        """The split that the data give, or the one of the content hash."""
-        return self.split or split_of(self.id, self.text)
-
-
 # Values of records
 
 
@@ -90,28 +71,34 @@ def _alias(*names: str) -> Any:
     return Field(validation_alias=AliasChoices(*names))
 
 
+Domain = Literal["Math", "Code", "Commonsense"]  # as in DOMAINS
 Text = Annotated[str, Field(pattern=r"\S")]
 Id = Annotated[str, BeforeValidator(str)]
 Texts = Annotated[list[str], Field(min_length=1)]
 Split = Annotated[str, BeforeValidator(str), AfterValidator(check_split)]
 
 
-class OwnTask(BaseModel):
-    """A task in the package's own format; further keys are ignored."""
+class TaskRecord(BaseModel):
+    """A task before it is embedded, and the package's own format; further keys are ignored."""
 
-    id: Id
-    text: Text
-    domain: Literal["Math", "Code", "Commonsense"]
+    id: Id  # unique within its dataset
+    text: Text  # the prompt
+    domain: Domain
     answer: Annotated[Answer, BeforeValidator(_long_form)]
-    dataset: Id = ""
-    difficulty: Annotated[float, within(-100.0, 100.0)] | None = None
-    split: Split | None = None
+    dataset: Id = ""  # "": the file's name
+    difficulty: Annotated[float, within(-100.0, 100.0)] | None = None  # standard normal units
+    split: Split | None = None  # None: by content hash
+
+    @property
+    def actual_split(self) -> str:
+        """The split that the data give, or the one of the content hash."""
+        return self.split or split_of(self.id, self.text)
 
 
 class PublicTask(BaseModel):
     """A task of a public dataset; further keys are ignored."""
 
-    domain: ClassVar[str]
+    domain: ClassVar[Domain]
     id: Annotated[Id | None, _alias("id", "task_id", "unique_id", "question_id")] = None
     split: Split | None = None
 
@@ -253,14 +240,19 @@ def read_file(path: Path) -> list[TaskRecord]:
         try:
             name = name if records else format_of(item)
             if name is None:
-                own = validate(item, OwnTask, source="a task")
-                place = own.id, own.text, own.dataset or stem, str(own.domain)
-                record = TaskRecord(*place, own.answer, own.difficulty, own.split)
+                record = validate(item, TaskRecord, source="a task")
+                record.dataset = record.dataset or stem
             else:
                 task = validate(item, FORMATS[name], source="a task")
                 text, answer = task.read()
-                place = task.id or f"{stem}/{number}", text, name, FORMATS[name].domain
-                record = TaskRecord(*place, answer, split=task.split)
+                record = TaskRecord.model_construct(
+                    id=task.id or f"{stem}/{number}",
+                    text=text,
+                    domain=task.domain,
+                    answer=answer,
+                    dataset=name,
+                    split=task.split,
+                )
         except ConfigError as error:
             raise TaskError(f"{path}, line {number}: {error}") from None
         records.append(record)

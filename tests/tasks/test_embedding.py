@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from benchmarks import embed_shipped
 from inframind_gym.errors import TaskError
 from inframind_gym.simulator.workflow.roles import ROLES
-from inframind_gym.tasks import EMBED_DIM, load_role_embeddings, load_tasks
-from inframind_gym.tasks.embedding import NEEDED_FILES, MiniLMEmbedder, embed_texts, find_model
+from inframind_gym.tasks import EMBED_DIM, embedding, load_role_embeddings, load_tasks
+from inframind_gym.tasks.embedding import NEEDED_FILES, embed_texts, encode, find_model
 from inframind_gym.tasks.taskset import DATA
 
 needs_encoder = pytest.mark.skipif(
@@ -31,11 +31,11 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Texts by call of an encoder that embeds them by their lengths."""
     made: list[int] = []
 
-    def embed(_: object, texts: Sequence[str]) -> NDArray[np.float32]:
+    def embed(texts: Sequence[str]) -> NDArray[np.float32]:
         made.append(len(texts))
         return np.array([[len(t) / (j + 1) for j in range(EMBED_DIM)] for t in texts], np.float32)
 
-    monkeypatch.setattr(MiniLMEmbedder, "__call__", embed)
+    monkeypatch.setattr(embedding, "encode", embed)
     monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "cache"))
     return made
 
@@ -92,7 +92,7 @@ def test_the_model_embeds_without_a_network(
     assert found.shape == (3, EMBED_DIM)
     assert np.abs(np.linalg.norm(found, axis=1) - 1.0).max() < 2e-3
     assert found[0] @ found[1] > found[0] @ found[2] + 0.3
-    assert MiniLMEmbedder()([]).shape == (0, EMBED_DIM)
+    assert encode([]).shape == (0, EMBED_DIM)
 
 
 def test_a_changed_role_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +110,7 @@ def test_shipped_embeddings_are_those_of_the_model() -> None:
     """For 20 tasks and 3 roles; float16 rounding and the batch's padding allowed for."""
     tasks = load_tasks(split="all")
     rows = list(range(0, len(tasks), len(tasks) // 20))
-    embedder = MiniLMEmbedder()
-    fresh = embedder([tasks.texts[i] for i in rows])
+    fresh = encode([tasks.texts[i] for i in rows])
     assert np.abs(fresh - tasks.embeddings[rows]).max() < 1e-3
-    roles = embedder(embed_shipped.role_texts()[:3])
+    roles = encode(embed_shipped.role_texts()[:3])
     assert np.abs(roles - load_role_embeddings()[:3]).max() < 1e-3

@@ -15,8 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, TaskError
-from inframind_gym.tasks import EMBED_DIM, builtin_dataset, load_tasks
-from inframind_gym.tasks.embedding import MiniLMEmbedder
+from inframind_gym.tasks import EMBED_DIM, builtin_dataset, embedding, load_tasks
 from inframind_gym.tasks.grading import grade
 from inframind_gym.tasks.loaders import read_file, read_folder
 from inframind_gym.tasks.taskset import SPLITS, Answer, split_of
@@ -170,13 +169,13 @@ def test_folders_that_hold_no_set_of_tasks(tmp_path: Path) -> None:
 TASKS = load_tasks(split="all")
 
 
-def by_length(_: object, texts: Sequence[str]) -> NDArray[np.float32]:
+def by_length(texts: Sequence[str]) -> NDArray[np.float32]:
     return np.array([[len(t) % (j + 2) for j in range(EMBED_DIM)] for t in texts], np.float32)
 
 
 @pytest.fixture(autouse=True)
 def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MiniLMEmbedder, "__call__", by_length)
+    monkeypatch.setattr(embedding, "encode", by_length)
     monkeypatch.setenv("INFRAMIND_CACHE", str(tmp_path / "cache"))
 
 
@@ -239,7 +238,7 @@ def test_a_folder(folder: Path) -> None:
     assert tasks.datasets[39:41] == ("math", "mmlu_pro")
     assert tasks.domain[[0, 59]].tolist() == [0, 2]
     assert tasks.answers[40].value == "A"
-    assert np.array_equal(tasks.embeddings, by_length(None, tasks.texts))
+    assert np.array_equal(tasks.embeddings, by_length(tasks.texts))
 
 
 def test_select_by_indices_keeps_their_order_and_all_fields(folder: Path) -> None:

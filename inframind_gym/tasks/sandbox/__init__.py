@@ -38,33 +38,32 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import json
 import os
+import queue
 import re
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from inframind_gym.errors import ConfigError
+from inframind_gym.errors import ConfigError, needs
 from inframind_gym.tasks.sandbox.lift import decode, holds, lift
 from inframind_gym.tasks.sandbox.lockdown import landlock_version, this_machine
-from inframind_gym.tasks.sandbox.process import Formulas, Process, SandboxError, package_places
+from inframind_gym.tasks.sandbox.process import Process, SandboxError, package_places
 from inframind_gym.tasks.taskset import Answer
 
-__all__ = ["MAX_TEXT", "PACKAGES", "Limits", "Sandbox", "SandboxError", "Verdict"]
+__all__ = ["MAX_FORMULA", "MAX_TEXT", "PACKAGES", "Sandbox", "SandboxError", "Verdict"]
 
 PACKAGES = ("numpy",)
 MAX_TEXT = 64_000  # characters of an answer's code
+MAX_FORMULA = 2000  # characters; what a question asks for is never longer
+_FORMULA_S = 5  # to compare two formulas
+_PER_PROCESS = 500  # comparisons of formulas: SymPy's caches grow
+_MATH_PACKAGES = ("math_verify", "latex2sympy2_extended", "antlr4", "sympy", "mpmath")
+_MEMORY_MB = 512  # address space of a judgement of code; Python needs 64
 _TRIES = 2  # of a check: the machine may have been busy
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Resources that a judgement may use."""
-
-    cpu_s: int = 4  # processor time of the process, whole seconds
-    wall_s: float = 8.0  # from when the process is ready to the verdict
-    memory_mb: int = 512  # address space of the process; Python needs 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +75,18 @@ class Verdict:
 
 
 class Sandbox:
-    """Judge of answers that are code or formulas. Threads can share one.
+    """Judge of answers that are code or formulas, one a processor at a time. Threads can share it.
 
     Args:
-        limits: of one judgement; None: the defaults.
-        workers: judgements that run at a time, others wait; None: one a processor.
+        cpu_s: processor time of a judgement of code, whole seconds.
+        wall_s: seconds from when its process is ready to the verdict.
         landlock: use the kernel's Landlock where it has one.
         packages: installed packages that answers and tests may import beside the standard
             library. Each is imported, before the lock, where a text mentions it.
 
     Attributes:
-        landlock: version of Landlock that is used; 0: answers can open no file, and import what
-            is loaded.
+        landlock: whether Landlock is used; else answers can open no file, and import what is
+            loaded.
 
     Raises:
         SandboxError: code cannot be isolated on this machine.
@@ -96,9 +95,9 @@ class Sandbox:
 
     def __init__(
         self,
-        limits: Limits | None = None,
         *,
-        workers: int | None = None,
+        cpu_s: int = 4,
+        wall_s: float = 8.0,
         landlock: bool = True,
         packages: Sequence[str] = PACKAGES,
     ) -> None:
@@ -109,17 +108,19 @@ class Sandbox:
                 " Judge code tasks there (a container or a virtual machine will do), or leave them "
                 "out: datasets without code need no sandbox."
             )
-        self.limits, self.landlock = limits or Limits(), landlock_version() if landlock else 0
-        self.workers = workers if workers is not None else os.cpu_count() or 1
-        self._packages = tuple(packages)
+        self.landlock = landlock and landlock_version() > 0
+        self._cpu_s, self._wall_s, self._packages = cpu_s, wall_s, tuple(packages)
         for name in self._packages:
             if not package_places(name):
                 raise ConfigError(
                     f"packages: {name!r} is not an installed package with a folder of its own; "
                     f"install it or leave it out (default: {', '.join(PACKAGES)})"
                 )
-        self._slots = threading.BoundedSemaphore(self.workers)
-        self._formulas = Formulas(self.landlock > 0, self.workers)
+        self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
+        # Processes that compare formulas, with the number of their comparisons. They stay, because
+        # importing SymPy takes most of a second.
+        self._idle: queue.SimpleQueue[tuple[Process, int]] = queue.SimpleQueue()
+        self._closed = False
 
     def __enter__(self) -> Sandbox:
         return self
@@ -129,7 +130,10 @@ class Sandbox:
 
     def close(self) -> None:
         """End the processes that wait for work. May be called twice."""
-        self._formulas.close()
+        self._closed = True
+        with suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait()[0].end()
 
     def check(self, *, code: bool = True, formulas: bool = True) -> None:
         """Run a trivial answer, to find out before a run whether answers can be judged here.
@@ -140,7 +144,7 @@ class Sandbox:
         trivial = Answer("tests", "assert f(1) == 2", entry_point="f")
         right = "def f(x):\n    return x + 1\n"
         if code and not any(self.run_tests(right, trivial).passed for _ in range(_TRIES)):
-            raise SandboxError(f"a trivial program got no verdict within {self.limits.wall_s:g} s")
+            raise SandboxError(f"a trivial program got no verdict within {self._wall_s:g} s")
         if formulas and not any(self.same_formula("x+1", "1+x") for _ in range(_TRIES)):
             raise SandboxError("math-verify got no answer for a trivial formula")
 
@@ -179,7 +183,27 @@ class Sandbox:
         Raises:
             SandboxError: math-verify is not installed, or cannot be isolated.
         """
-        return self._formulas.same(expected, candidate)
+        if not candidate.strip() or max(len(expected), len(candidate)) > MAX_FORMULA:
+            return False
+        with self._slots:
+            try:
+                process, count = self._idle.get_nowait()
+            except queue.Empty:
+                missing = [name for name in _MATH_PACKAGES if not package_places(name)]
+                if missing:
+                    raise SandboxError(needs("comparing formulas", missing[0], "live")) from None
+                job = {"landlock": self.landlock, "packages": [], "parent": None}
+                job |= {"cpu_s": None, "memory_mb": 1024, "timeout_s": _FORMULA_S}
+                process, count = Process(job, _MATH_PACKAGES), 0
+            process.send(f"{json.dumps([expected, candidate])}\n".encode())
+            message = next(process.messages(_FORMULA_S + 1), None)
+            if message is None or count + 1 == _PER_PROCESS:
+                process.end()
+            else:
+                self._idle.put((process, count + 1))
+                if self._closed:  # meanwhile
+                    self.close()
+            return message == ["same", True]
 
     def _examine(self, code: str, answer: Answer, preamble: str) -> tuple[str, str]:
         """Run an answer beside the tests; return "passed", "failed" or "broken", and why."""
@@ -190,11 +214,10 @@ class Sandbox:
         packages = [name for name in self._packages if any(name in text for text in texts)]
         process = Process(
             {
-                "part": "tests",
-                "landlock": self.landlock > 0,
+                "landlock": self.landlock,
                 "packages": packages,
-                "cpu_s": self.limits.cpu_s,
-                "memory_mb": self.limits.memory_mb,
+                "cpu_s": self._cpu_s,
+                "memory_mb": _MEMORY_MB,
                 "parent": os.getpid(),
                 "sources": [preamble, code] if preamble else [code],
                 "preamble": preamble_of_tests,
@@ -207,7 +230,7 @@ class Sandbox:
         )
         decided: set[int] = set()
         try:
-            for kind, *content in process.messages(self.limits.wall_s):
+            for kind, *content in process.messages(self._wall_s):
                 if kind == "value":
                     number, values = content
                     if not holds(lifted[number].test, [decode(value) for value in values]):
@@ -229,7 +252,7 @@ class Sandbox:
             return "failed", "a result cannot be read"
         finally:
             process.end()
-        return "failed", f"no verdict within {self.limits.wall_s:g} s, or the process ended"
+        return "failed", f"no verdict within {self._wall_s:g} s, or the process ended"
 
 
 @functools.lru_cache(1024)

@@ -1,7 +1,7 @@
 """The locked process: an answer's code, and a task's tests.
 
 Every process of the sandbox starts here, with a job; it imports nothing of the package. Messages
-leave through one pipe as lines, each behind a nonce that only the harness was given.
+leave through the pipe that was standard output, as lines behind a nonce that the harness alone has.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ def main(job: dict[str, Any]) -> None:
     sys.path[:] = [path for path in sys.path if path]
     readable = lockdown.stdlib_paths() if job["landlock"] else []
     sys.path += job["folders"]
-    os.dup2(1, 0)  # from here on standard input is empty
-    write, dumps, out, nonce = os.write, json.dumps, job.pop("out"), job.pop("nonce")
+    write, dumps, out, nonce = os.write, json.dumps, os.dup(1), job.pop("nonce")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1) if "tests" in job else (1,):  # requests come over standard input
+        os.dup2(nothing, stream)
+    os.close(nothing)
 
     def send(*message: Any) -> None:
         data = f"{nonce} {dumps(message)}\n".encode()
@@ -51,7 +54,7 @@ def main(job: dict[str, Any]) -> None:
             data = data[write(out, data) :]
 
     try:
-        same = _load_math_verify() if job["part"] == "formulas" else None
+        same = None if "tests" in job else _load_math_verify()
         for name in job["packages"]:
             __import__(name)
         if job["packages"] and len(os.listdir("/proc/self/task")) > 1:
@@ -69,7 +72,7 @@ def main(job: dict[str, Any]) -> None:
         os._exit(1)
     send("ready")
     if same is not None:
-        compare_formulas(same, job["requests"], job["timeout_s"], send)
+        compare_formulas(same, job["timeout_s"], send)
     try:
         run_tests(job, send)
     except BaseException as error:
@@ -278,7 +281,7 @@ def _load_math_verify() -> Callable[[str, str], bool]:
 
 
 def compare_formulas(
-    same: Callable[[str, str], bool], requests: int, timeout_s: int, send: Callable[..., None]
+    same: Callable[[str, str], bool], timeout_s: int, send: Callable[..., None]
 ) -> None:
     """Answer pairs of formulas, a line of JSON each, with "same" until the other side hangs up.
 
@@ -288,14 +291,13 @@ def compare_formulas(
     import signal
 
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    with os.fdopen(requests) as lines:
-        for line in lines:
-            expected, candidate = json.loads(line)
-            signal.alarm(timeout_s)
-            try:
-                result = same(expected, candidate)
-            except Exception:  # what math-verify cannot read is not shown to be equal
-                result = False
-            signal.alarm(0)
-            send("same", result)
+    for line in sys.stdin:
+        expected, candidate = json.loads(line)
+        signal.alarm(timeout_s)
+        try:
+            result = same(expected, candidate)
+        except Exception:  # what math-verify cannot read is not shown to be equal
+            result = False
+        signal.alarm(0)
+        send("same", result)
     os._exit(0)

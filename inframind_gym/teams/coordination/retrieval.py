@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.errors import ConfigError, TaskError, require, unknown
 from inframind_gym.files import read_text, read_yaml
-from inframind_gym.tasks.embedding import MiniLMEmbedder, embed_texts, find_model
+from inframind_gym.tasks.embedding import embed_texts, encode, find_model
 from inframind_gym.teams.coordination.settings import STRATEGIES, Document
 
 SHIPPED: Final = Path(__file__).with_name("texts")
@@ -180,14 +180,13 @@ class MiniLM:
     """all-MiniLM-L6-v2; embeddings of passages are cached on disk, those of queries in memory."""
 
     def __init__(self) -> None:
-        self._model = MiniLMEmbedder()
         self._one_at_a_time = threading.Lock()  # its tokenizer is for one thread
-        self._queries = lru_cache(maxsize=4096)(lambda text: np.asarray(self._model([text])[0]))
+        self._queries = lru_cache(maxsize=4096)(lambda text: np.asarray(encode([text])[0]))
 
     def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the embeddings of texts, ``(n, 384)``, of length 1."""
         with self._one_at_a_time:
-            return embed_texts(texts, self._model)
+            return embed_texts(texts)
 
     def query(self, text: str) -> NDArray[np.float32]:
         """Return the embedding of a query, ``(384,)``, of length 1."""
