@@ -185,23 +185,6 @@ def _text(error: BaseException) -> str:
 
 
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_ITERABLE: tuple[type, ...] = (
-    zip,
-    map,
-    filter,
-    enumerate,
-    reversed,
-    range,
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
-    type(_ for _ in ()),
-    type(iter([])),
-    type(iter(())),
-    type(iter({})),
-    type(iter("")),
-    type(iter(range(0))),
-)
 
 
 def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
@@ -241,7 +224,7 @@ def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
     if dict in bases:
         pairs = [(key, dict.__getitem__(value, key)) for key in dict.__iter__(value)]
         return {"dict": _all((part for pair in pairs for part in pair), depth)}
-    if kind in _ITERABLE:
+    if kind.__module__ == "builtins" and hasattr(kind, "__iter__"):  # iterators, ranges and views
         return {"items": _all(iter(value), depth)}
     if kind.__module__ == "numpy" and hasattr(kind, "item") and not getattr(value, "shape", 1):
         return encode(value.item(), depth - 1)

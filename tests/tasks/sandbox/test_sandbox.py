@@ -25,20 +25,11 @@ from inframind_gym.tasks.sandbox import (
     lockdown,
     process,
 )
-from tests.tasks.sandbox.hostile import (
-    ANYTHING,
-    GROUPS,
-    NO_NUMBER,
-    NUMBER,
-    NUMBER_TESTS,
-    PLAIN_TESTS,
-    TEST_CASE,
-)
+from tests.tasks.sandbox.snippets import GROUPS, USUAL, Snippet, asks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
 
 ROOT = Path(__file__).parents[3]
-ANSWER = Answer("tests", "assert sorted([f(1)]) == [2]\n", entry_point="f")
 RIGHT = "def f(x): return x + 1"
 MOST_S = 1.5 + 30.0  # with starting and ending, on a busy machine
 
@@ -77,81 +68,43 @@ def alive(sessions: list[int]) -> list[str]:
     return found
 
 
-Row = tuple[str, str, Answer]  # name, an answer's code, the task's answer
-
-
-def verdicts(box: Sandbox, rows: Iterable[Row]) -> dict[str, Verdict]:
+def verdicts(box: Sandbox, snippets: Iterable[Snippet]) -> list[tuple[str, Verdict]]:
     """Judge many answers, a few at a time."""
-    rows = list(rows)
+
+    def judge(snippet: Snippet) -> tuple[str, Verdict]:
+        return snippet.name, box.run_tests(snippet.code, snippet.answer)
+
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda row: box.run_tests(row[1], row[2]), rows)
-        return {row[0]: verdict for row, verdict in zip(rows, found, strict=True)}
-
-
-def asks(tests: str, entry_point: str = "f", reference: str = "") -> Answer:
-    return Answer("tests", tests, entry_point=entry_point, reference=reference)
-
-
-def group(name: str) -> Iterator[Row]:
-    yield from ((name, code, asks(tests)) for name, (code, tests) in GROUPS[name].items())
-
-
-def _hostile() -> Iterator[Row]:
-    yield from group("FORGED")
-    yield from group("SILENT")
-    yield from ((tests, ANYTHING, asks(tests)) for tests in PLAIN_TESTS)
-    for given in ("s", "Zero()", "Empty()"):
-        code = NO_NUMBER.replace("{}", given)
-        tests = (t for t in NUMBER_TESTS if "startswith" not in t)  # POSSIBLE
-        yield from ((f"{given}: {t}", code, asks(t, "Vector", NUMBER)) for t in tests)
+        return list(pool.map(judge, snippets))
 
 
 def test_no_verdict_can_be_forged(sessions: list[int]) -> None:
-    rows = list(_hostile())
+    snippets = GROUPS["FORGED"] + GROUPS["SILENT"]
     with Sandbox(cpu_s=1, wall_s=1.5) as box:
-        found = verdicts(box, rows)
-    assert [name for name, verdict in found.items() if verdict.passed] == []
-    assert len(sessions) == len(rows)
+        found = verdicts(box, snippets)
+    assert [name for name, verdict in found if verdict.passed] == []
+    assert len(sessions) == len(snippets) > 150
     assert alive(sessions) == []
 
 
-def test_the_header_names_what_is_possible(sandbox: Sandbox) -> None:
-    rows = [*group("POSSIBLE")]
-    text = "assert Vector(3, 4).norm().startswith('5')"
-    rows += [(text, NO_NUMBER.replace("{}", "s"), asks(text, "Vector", NUMBER))]
-    assert [name for name, v in verdicts(sandbox, rows).items() if not v.passed] == []
+@pytest.mark.parametrize("group", ["LEGAL", "POSSIBLE"])
+def test_right_answers_pass_and_the_header_names_what_else_does(
+    sandbox: Sandbox, group: str
+) -> None:
+    found = verdicts(sandbox, GROUPS[group])
+    assert [(name, verdict.reason) for name, verdict in found if not verdict.passed] == []
 
 
-def test_what_hostile_objects_are_asked_can_be_had_of_others(sandbox: Sandbox) -> None:
-    """The tests of the tables above are of a kind that right answers pass."""
-    for tests in ("assert abs(f(1) - 2) < 1e-6", "assert f(1) in (2, 3)"):
-        assert sandbox.run_tests("def f(x): return x + 1", asks(tests)).passed
-    assert sandbox.run_tests("def f(x): return x + 1", asks(TEST_CASE)).passed
-    for tests in NUMBER_TESTS[:4]:
-        assert sandbox.run_tests(NUMBER, asks(tests, "Vector", NUMBER)).passed
+def test_the_tests_of_legal_styles_can_fail(sandbox: Sandbox) -> None:
+    """None of them passes an answer whose names are all there and do nothing."""
 
+    def idle(code: str) -> str:
+        names = re.findall(r"^(?:def|class) (\w+)|^(\w+) =", code, re.MULTILINE)
+        return "\n".join(f"def {first or second}(*a, **k): pass" for first, second in names)
 
-def legal() -> Iterator[Row]:
-    """Right answers, as ``legal.txt`` has them.
-
-    "<a|b>" in a block makes one of each; "(both)" in its title: with a reference and without one.
-    """
-    text = (Path(__file__).parent / "legal.txt").read_text()
-    for block in text.split("=== ")[1:]:
-        words = (re.findall(r"<([^<>|]+(?:\|[^<>|]+)+)>", block) or [""])[0]
-        for word in words.split("|"):
-            title, _, rest = block.replace(f"<{words}>", word).partition("\n")
-            code, tests = rest.split("\n---\n")
-            name, entry_point, more = re.fullmatch(r"(.*) \((\w+)(.*)\)", title).groups()  # type: ignore[union-attr]
-            for reference in {", both": ("", code), ", reference": (code,), "": ("",)}[more]:
-                given = "with" if reference else "without"
-                yield f"{name}, {given} a reference", code, asks(tests, entry_point, reference)
-
-
-def test_legal_styles_pass(sandbox: Sandbox) -> None:
-    found = verdicts(sandbox, legal())
-    assert len(found) >= 60
-    assert {name: v.reason for name, v in found.items() if not v.passed} == {}
+    found = verdicts(sandbox, (each._replace(code=idle(each.code)) for each in GROUPS["LEGAL"]))
+    assert [name for name, verdict in found if verdict.passed] == []
+    assert len(found) >= 80
 
 
 MONEY = (
@@ -189,6 +142,7 @@ USER_DICT = "from collections import UserDict\ndef f(x): return UserDict(a=x)"
         ("def f(n): return range(n)", "assert f(2) == [0, 1]"),
         ("def f(n): return {n: 2}.keys()", "assert [f(1)] == [[1]]"),
         ("def f(n): return map(int, [n])", "assert f(1) in [[1], [2]]"),
+        ("def f(n): return reversed([n, 2])", "assert list(f(1)) == [2, 1]"),
         ("def f(n): yield n", "assert [1] == f(1)"),
         ("def f(n): yield n", "assert f(1) != [1]"),
         ("def f(n): yield n", "assert list(f(1)) == [1]"),
@@ -207,17 +161,6 @@ def test_asserts_are_decided_as_python_does(sandbox: Sandbox, code: str, tests: 
     except AssertionError:
         holds = False
     assert sandbox.run_tests(code, asks(tests)).passed is holds
-
-
-def test_the_tests_of_legal_styles_can_fail(sandbox: Sandbox) -> None:
-    """None of them passes an answer whose names are all there and do nothing."""
-
-    def idle(code: str) -> str:
-        names = re.findall(r"^(?:def|class) (\w+)|^(\w+) =", code, re.MULTILINE)
-        return "\n".join(f"def {first or second}(*a, **k): pass" for first, second in names)
-
-    found = verdicts(sandbox, ((name, idle(code), answer) for name, code, answer in legal()))
-    assert [name for name, verdict in found.items() if verdict.passed] == []
 
 
 @pytest.fixture
@@ -264,10 +207,10 @@ def test_nothing_can_be_reached(
     folder = Path(places["folder"])
     before = sorted(folder.iterdir())
     with Sandbox(wall_s=60, landlock=landlock) as box:
-        rows = ((name, code.format(**places), asked) for name, code, asked in group("FORBIDDEN"))
-        found = verdicts(box, rows)
-    assert [name for name, verdict in found.items() if verdict.passed] == []
-    assert [v for v in found.values() if not REFUSED.match(v.reason) or "token" in v.reason] == []
+        snippets = GROUPS["FORBIDDEN"]
+        found = verdicts(box, (x._replace(code=x.code.format(**places)) for x in snippets))
+    assert [name for name, verdict in found if verdict.passed] == []
+    assert [v for _, v in found if not REFUSED.match(v.reason) or "token" in v.reason] == []
     assert sorted(folder.iterdir()) == before
     assert Path(places["victim"]).read_text() == "untouched"
     assert Path(places["victim"]).stat().st_mode & 0o400
@@ -288,8 +231,8 @@ def test_nothing_can_be_used_up(sessions: list[int]) -> None:
                 took[code] = time.monotonic() - started
 
     with Timed(cpu_s=1, wall_s=1.5) as box:
-        found = verdicts(box, group("GREEDY"))
-    assert [name for name, verdict in found.items() if verdict.passed] == []
+        found = verdicts(box, GROUPS["GREEDY"])
+    assert [name for name, verdict in found if verdict.passed] == []
     assert max(took.values()) < MOST_S
     assert alive(sessions) == []
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
@@ -310,8 +253,8 @@ CHECK = "def check(candidate):\n    assert candidate(1) == helper(2.5)\n\ncheck(
         ("def h(x): return 2", asks("assert g(1) == 2\n", ""), False),
         (RIGHT, asks("assert True\n"), False),  # never called
         (RIGHT, asks("for x in f: assert x.name"), False),
-        ("def f(x):\n    import csv, zoneinfo, xml.dom.minidom\n    return 2", ANSWER, True),
-        (f"import re, math, collections, heapq, decimal, datetime\n{RIGHT}", ANSWER, True),
+        ("def f(x):\n    import csv, zoneinfo, xml.dom.minidom\n    return 2", USUAL, True),
+        (f"import re, math, collections, heapq, decimal, datetime\n{RIGHT}", USUAL, True),
     ],
 )
 def test_which_names_tests_and_answers_have(
@@ -385,14 +328,14 @@ def test_packages_are_locked_in(landlock: bool) -> None:
         "import threading; threading.Thread(target=print).start()": False,
     }
     with Sandbox(landlock=landlock) as box:
-        found = verdicts(box, ((a, code.format(a), ANSWER) for a in attempts))
-    assert {name: verdict.passed for name, verdict in found.items()} == attempts
+        found = verdicts(box, (Snippet(a, code.format(a), USUAL) for a in attempts))
+    assert {name: verdict.passed for name, verdict in found} == attempts
 
 
 def test_threads_can_share_a_sandbox(sessions: list[int]) -> None:
     codes = [RIGHT, "def f(x): return x", "import os\nos._exit(0)"] * 6
     with Sandbox() as box, ThreadPoolExecutor(6) as pool:
-        passed = list(pool.map(lambda code: box.run_tests(code, ANSWER).passed, codes))
+        passed = list(pool.map(lambda code: box.run_tests(code, USUAL).passed, codes))
     assert passed == [True, False, False] * 6
     assert len(sessions) == len(codes)
     assert alive(sessions) == []
@@ -401,7 +344,7 @@ def test_threads_can_share_a_sandbox(sessions: list[int]) -> None:
 def test_nothing_is_run_where_a_process_cannot_be_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1)  # the process takes its parent for gone
     with Sandbox() as box, pytest.raises(SandboxError, match="no code is run: the parent has gone"):
-        box.run_tests(RIGHT, ANSWER)
+        box.run_tests(RIGHT, USUAL)
 
 
 def test_what_a_sandbox_cannot_be_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
