@@ -40,16 +40,10 @@ qwen2.5-0.5b 0.49, qwen2.5-1.5b 1.54, qwen2.5-3b 3.09, qwen2.5-7b 7.61, qwen2.5-
 qwen2.5-32b 32.5, qwen2.5-72b 72.7, qwen3-4b 4.02, qwen3-8b 8.2, qwen3-14b 14.8, qwen3-32b 32.8,
 qwen3-30b-a3b 30.5, mistral-7b 7.25, mixtral-8x7b 46.7, mistral-small-24b 23.6,
 gemma-2-9b 9.24, gemma-2-27b 27.2, phi-4 14.7"""  # parameters by the model cards, 10^9
-LLAMA = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "tie_word_embeddings": False,
-    "max_position_embeddings": 131072,
-}
+LLAMA = find_architecture("llama-3.1-8b").model_dump(
+    include={"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
+    | {"intermediate_size", "vocab_size", "tie_word_embeddings", "max_position_embeddings"}
+)
 
 
 def pool(gpu: str, num_gpus: int, models: str) -> PoolConfig:
@@ -109,25 +103,16 @@ def test_a_folder_with_a_config_json_is_a_model(
         parse_models("./4 bits:fp8")
 
 
-def test_the_largest_is_placed_first_and_its_peers_share_what_is_left() -> None:
+def test_peers_share_what_is_left_and_a_split_model_reads_on_all_its_gpus() -> None:
     found = pool("H100-80GB", 2, "qwen2.5-7b,llama-3.1-8b,qwen2.5-32b")
     assert found.aliases == ("qwen2.5-7b", "llama-3.1-8b", "qwen2.5-32b")  # order of the actions
-    assert [model.gpu for model in found.models] == ["gpu1", "gpu1", "gpu0"]
     seven, eight, _ = found.models
     assert seven.gpu_memory_frac + eight.gpu_memory_frac == pytest.approx(0.9, abs=0.002)
     assert seven.server.num_kv_blocks == pytest.approx(eight.server.num_kv_blocks, rel=0.05)
     assert found.gpus[1].colocation_slowdown == 1.0
     assert found.estimates == found.aliases
-
-
-def test_a_model_that_is_larger_than_a_gpu_has_several_of_its_own() -> None:
-    found = pool("H100-80GB", 3, "llama-3.2-3b,llama-3.3-70b")
-    small, large = found.models
-    assert large.tensor_parallel == 2
-    assert large.all_gpus == ("gpu0", "gpu1")
-    assert small.all_gpus == ("gpu2",)
-    twice = pool("H200", 1, "llama-3.3-70b:fp8").models[0].server.step
-    assert large.server.step.base_s < 2.0 * twice.base_s
+    split, whole = pool("H100-80GB", 2, "llama-3.3-70b"), pool("H200", 1, "llama-3.3-70b:fp8")
+    assert split.models[0].server.step.base_s < 2.0 * whole.models[0].server.step.base_s
 
 
 @pytest.mark.parametrize(
@@ -136,12 +121,13 @@ def test_a_model_that_is_larger_than_a_gpu_has_several_of_its_own() -> None:
         ("A100-80GB:2", "a=llama-3.1-8b,b=llama-3.1-8b", "spread", "0 1"),
         ("A100-80GB:2", "a=llama-3.1-8b,b=llama-3.1-8b", "first", "0 0"),
         ("L4,H100-80GB", "llama-3.2-1b,llama-3.1-8b", "spread", "0 1"),  # the larger on the faster
+        # The largest first, each on the emptiest; one that is larger than a GPU has its own.
+        ("H100-80GB:2", "qwen2.5-7b,llama-3.1-8b,qwen2.5-32b", "spread", "1 1 0"),
+        ("H100-80GB:3", "llama-3.2-3b,llama-3.3-70b", "spread", "2 0,1"),
         ("A100-80GB:2,H100-80GB:2", "llama-3.1-8b,phi-4,qwen3-32b@tp2", "spread", "1 0 2,3"),
     ],
 )
-def test_models_are_spread_over_gpus_of_several_kinds(
-    gpu: str, models: str, placing: Placing, where: str
-) -> None:
+def test_places_of_models(gpu: str, models: str, placing: Placing, where: str) -> None:
     found = make_pool("mine", parse_gpus(gpu), parse_models(models), placing=placing)
     places = [",".join(name.removeprefix("gpu") for name in m.all_gpus) for m in found.models]
     assert " ".join(places) == where

@@ -97,7 +97,7 @@ def known_models_of(names: Sequence[str]) -> str:
     for name in names:
         for key, model in known_models().items():
             kinds = {key: "", model.repository: "", model.awq: ":awq"}
-            kind = {str(each).lower(): kind for each, kind in kinds.items()}.get(name.lower())
+            kind = {each.lower(): kind for each, kind in kinds.items() if each}.get(name.lower())
             if kind is not None:
                 again = f"-{len(keys) + 1}" if any(f"={key}" in each for each in keys) else ""
                 keys.append(f"{key}{again}={key}{kind}")

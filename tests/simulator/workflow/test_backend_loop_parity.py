@@ -13,6 +13,10 @@ from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
 from tests.simulator.workflow.backend_play import MODELS, both, same_sweep
 
 QUERIES = 30
+# Of those that are lost last the second attempt is in vain, too; then nothing can be decided.
+ALL_DOWN = [
+    {"kind": "down", "model": m, "from_s": 4.0 + i, "to_s": 30.0} for i, m in enumerate(MODELS)
+]
 SECONDS = st.floats(0.5, 30.0)
 
 
@@ -72,6 +76,12 @@ def plain(level: str, background: str) -> dict[str, Any]:
 @example(options=plain("executor", "least_loaded"), seed=3, rate_per_min=300.0, tagged=True)
 @example(options=plain("joint", "static_mix"), seed=4, rate_per_min=300.0, tagged=False)
 @example(options=plain("planner", "static_mix"), seed=5, rate_per_min=300.0, tagged=False)
+@example(
+    options={**plain("executor", "static_mix"), "faults": ALL_DOWN, "call_attempts": 2},
+    seed=3,
+    rate_per_min=300.0,
+    tagged=False,
+)
 def test_every_option(
     options: dict[str, Any], seed: int, rate_per_min: float, tagged: bool
 ) -> None:
@@ -79,6 +89,12 @@ def test_every_option(
     ours, theirs = both(one_query, seed, rate_per_min, **options)
     same_sweep(ours, theirs)
     assert 0 < len(ours.completed) <= QUERIES
+    if options["faults"] == ALL_DOWN:
+        times, failed = ours.contexts["time_s"][:-1], ours.calls[ours.calls["failed"] == 1]
+        assert (times < 8.0).any() and (times >= 30.0).any()
+        assert not ((times >= 8.0) & (times < 30.0)).any()
+        assert set(failed["finish_s"].tolist()) <= {4.0, 5.0, 6.0, 7.0, 8.0}
+        assert (failed["submit_s"] == 8.0).any()
     if not one_query:
         assert len(ours.completed) == QUERIES
         if not options["faults"] and options.get("call_timeout_s") is None:
