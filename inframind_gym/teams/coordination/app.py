@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from statistics import median
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import numpy as np
 
@@ -67,7 +67,7 @@ HUMAN: Final = "human"  # gives the answer to the user
 # Nodes by the tasks that are done there; the synthesis agent also writes, in a node of its own.
 NODES: Final = {
     **{name: name for name in ("router", "planner", "retrieval", "synthesis", "fallback")},
-    **{"draft": "writer", "validation": "validator", HUMAN: HUMAN},
+    **{"draft": "writer", "validation": "validator"},
     **{"rewrite": "tools", "trim": "tools"},
 }
 MOST_PASSES: Final = 80  # of the graph: a decision passes the supervisor, and agents up to twice
@@ -200,10 +200,6 @@ class MultiAgentCoordinator(llm.Blocking):
             await self.provider.aclose()
 
 
-class _GraphState(TypedDict):
-    tasks: list[Task]  # what the supervisor sends out next; empty: nothing is left to do
-
-
 class Session:
     """One query of a team under its supervisor.
 
@@ -239,28 +235,34 @@ class Session:
         self.overheads_ms: list[float] = []  # of decisions, less calls and waits
         self.ended = ""  # "stopped" (by a person) or "failed" (basic retrieval may not answer)
         self.began_s = began_s  # a pause moves it on
-        self._waves = self._supervised()
         self._is_wave_begun = False
         self._idle_since_s = time.monotonic()  # the last agent came back; waits move it on
 
     async def play(self) -> None:
-        """Play the query to its end."""
+        """Play the query to its end: a supervisor sends tasks to agents, a wave at a time."""
         graphs = require("langgraph.graph", "the coordination team", "teams")
-        send_to = require("langgraph.types", "the coordination team", "teams").Send
+        types = require("langgraph.types", "the coordination team", "teams")
+        waves, nodes = self._waves(), list(dict.fromkeys(NODES.values()))
 
-        def send(state: _GraphState) -> Any:
-            return [send_to(NODES[task.agent], task) for task in state["tasks"]] or graphs.END
+        async def supervise(_: dict[str, Any]) -> Any:
+            wave = await anext(waves, [])
+            sent = [types.Send(NODES[task.agent], task) for task in wave]
+            return types.Command(goto=sent or graphs.END)
 
-        graph: Any = graphs.StateGraph(_GraphState)
-        graph.add_node(SUPERVISOR, self._supervise)
-        nodes = list(dict.fromkeys(NODES.values()))
+        graph: Any = graphs.StateGraph(dict)
+        graph.add_node(SUPERVISOR, supervise, destinations=(*nodes, graphs.END))
+        graph.add_edge(graphs.START, SUPERVISOR)
         for name in nodes:
             graph.add_node(name, self._work)
-            graph.add_edge(name, graphs.END if name == HUMAN else SUPERVISOR)
-        graph.add_edge(graphs.START, SUPERVISOR)
-        graph.add_conditional_edges(SUPERVISOR, send, [*nodes, graphs.END])
-        async with aclosing(self._waves):
-            await graph.compile().ainvoke({"tasks": []}, {"recursion_limit": MOST_PASSES})
+            graph.add_edge(name, SUPERVISOR)
+        async with aclosing(waves):
+            await graph.compile().ainvoke({}, {"recursion_limit": MOST_PASSES})
+        if not self.ended:
+            is_answer = REASONS[int(self.state.reason[0])] == "answer"
+            author = "synthesis" if is_answer else "fallback"
+            self._hand_over("forward", author, "user", self.work.draft)
+            if HUMAN in self.options.interrupt_before:
+                await self._pause("before", HUMAN, self.work.draft)
 
     # Time
 
@@ -295,34 +297,12 @@ class Session:
 
     # The supervisor
 
-    def decide(self) -> int:
-        """Return the policy's action."""
-        seen = observe(self.state, _ROW), self.state.rows(_ROW)
-        return int(self.policy.act_batch(*seen, _ROW)[0])
-
-    async def _supervise(self, _: _GraphState) -> _GraphState:
-        """Send out the tasks of the next wave, all with limits that end by the one deadline."""
-        limits, tasks = self.settings.limits, list[Task](await anext(self._waves, []))
-        self._is_wave_begun = False
-        for task in tasks:
-            task.limit_s = min(limits.call_timeout_s, self._left_s)
-            if task.agent == "fallback":
-                left_s = limits.hard_s - self.now_ms / 1000.0
-                task.limit_s = max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
-            if task.agent == HUMAN:
-                is_answer = REASONS[int(self.state.reason[0])] == "answer"
-                author = "synthesis" if is_answer else "fallback"
-                self._hand_over("forward", author, "user", self.work.draft)
-            else:
-                said = task.question or self.work.query
-                self._hand_over("handoff", SUPERVISOR, NODES[task.agent], said)
-        return {"tasks": tasks}
-
-    async def _supervised(self) -> AsyncGenerator[list[Task], None]:
+    async def _waves(self) -> AsyncGenerator[list[Task], None]:
         """Decide until the query has ended; yield the tasks of one wave after the other."""
+        options, limits = self.options, self.settings.limits
         while not self.state.over[0]:
             action, done = await self._next_action(), list[Task]()
-            if action == rules.FALLBACK and not self.options.fallback_to_basic_rag:
+            if action == rules.FALLBACK and not options.fallback_to_basic_rag:
                 self.ended = "failed"
                 return
             for wave in self.waves_of(action):
@@ -331,16 +311,23 @@ class Session:
                 for task in done:
                     if task.agent == "draft":  # what comes next reads it
                         self.work.draft, self.work.documents = task.value
+                for task in wave:  # all end by the one deadline
+                    task.limit_s = min(limits.call_timeout_s, self._left_s)
+                    if task.agent == "fallback":
+                        left_s = limits.hard_s - self.now_ms / 1000.0
+                        task.limit_s = max(left_s - _HANDING_OVER_S, _LEAST_FALLBACK_S)
+                    said = task.question or self.work.query
+                    self._hand_over("handoff", SUPERVISOR, NODES[task.agent], said)
+                self._is_wave_begun = False
                 yield wave
                 for task in wave:
                     said = task.failure or type(task.value).__name__
-                    if self.options.add_handoff_back_messages and task.ended_s > 0.0:
+                    if options.add_handoff_back_messages and task.ended_s > 0.0:
                         self._hand_over("handoff_back", NODES[task.agent], SUPERVISOR, said)
                 if self.ended:
                     return
                 done += wave
             self._join(action, done)
-        yield [Task(HUMAN)]
 
     async def _next_action(self) -> int:
         """Ask the policy, unless the fallback is forced; returns what is carried out."""
@@ -348,7 +335,10 @@ class Session:
         if len(state.forced(_ROW)):
             self._decided(rules.FALLBACK, forced=REASONS[int(state.reason[0])])
             return int(rules.FALLBACK)
-        action = self.decide() if self.options.enable_multi_agent else int(rules.FALLBACK)
+        action = int(rules.FALLBACK)
+        if self.options.enable_multi_agent:
+            seen = observe(state, _ROW), state.rows(_ROW)
+            action = int(self.policy.act_batch(*seen, _ROW)[0])
         done = int(state.decide(_ROW, np.array([action]))[0])
         if done != rules.FALLBACK and self._left_s <= 0.0:
             done = rules.NOTHING
@@ -418,7 +408,7 @@ class Session:
         agent, node = task.agent, NODES[task.agent]
         if node in self.options.interrupt_before:
             await self._pause("before", node, self.work.draft)
-        if agent == HUMAN or self.ended:
+        if self.ended:
             return
         if not self._is_wave_begun:  # what passed since the last agent: supervisor and graph
             self._is_wave_begun = True

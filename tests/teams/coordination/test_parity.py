@@ -150,13 +150,13 @@ class Decider:
         numbers = {k: v[0].copy() for k, v in vars(state).items() if isinstance(v, np.ndarray)}
         self.seen.append(numbers | {"observation": observe(state, ROW)[0]})
 
-    def __call__(self, state: CoordinationState) -> int:
+    def act_batch(self, observations: Any, state: CoordinationState, rows: Any) -> Any:
         self.look(state)
-        action = int(self.policy.act_batch(observe(state, ROW), state.rows(ROW), ROW)[0])
+        actions = self.policy.act_batch(observations, state, rows)
         if state.mask[0, rules.TRIM] and state.iteration[0] == self.seed % 3:
-            action = int(rules.TRIM)
-        self.taken.append(action)
-        return action
+            actions = np.array([rules.TRIM])
+        self.taken.append(int(actions[0]))
+        return actions
 
 
 def in_the_environment(
@@ -166,8 +166,9 @@ def in_the_environment(
     simulation = CoordinationSimulation(checked_arguments(CoordinationConfig, arguments), 1)
     observations, simulation.scenario = simulation.observations(), pinned
     simulation.reset(ROW, [seeding.np_random(decide.seed)[0]], observations)
-    while not simulation.state.over[0]:
-        simulation.step(ROW, np.array([decide(simulation.state)]), observations)
+    while not (state := simulation.state).over[0]:
+        actions = decide.act_batch(observe(state, ROW), state.rows(ROW), ROW)
+        simulation.step(ROW, actions, observations)
     decide.look(simulation.state)
     question = simulation.question
     decide.kept.extend(np.flatnonzero(question.kept[0]) if question.history.any() else ())
@@ -177,10 +178,6 @@ class DrawnSession(Session):
     """A query whose actions are drawn, with their times."""
 
     team: DrawnTeam
-    decider: Decider
-
-    def decide(self) -> int:
-        return self.decider(self.state)
 
     def waves_of(self, action: int) -> Any:
         self.team.begin(action, self.state)
@@ -199,7 +196,7 @@ def in_the_application(
     options = QuerySettings(rewrite="model")
     session = DrawnSession(MultiAgentCoordinator(**parts), work, options, time.monotonic())
     session.agents.lost_tokens = team.lost_tokens
-    session.team, session.decider = team, decide
+    session.team, session.policy = team, decide  # type: ignore[assignment]
     refers, tokens = team.question.refers_to >= 0, team.question.history.sum()
     session.state.begin(ROW, team.question.hint, refers, tokens, model=False)
     asyncio.run(session.play())
