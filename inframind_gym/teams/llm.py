@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -58,16 +59,15 @@ def list_schema(items: Mapping[str, Any], **limits: int) -> dict[str, Any]:
     return {"type": "array", "items": items, **limits}
 
 
-def json_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in an answer, with or without words around it; None: there is none."""
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in an answer, with or without words around it; empty without one."""
     start, end = text.find("{"), text.rfind("}")
     if start < 0 or end < start or len(text) > _MOST_ANSWER_CHARS:
-        return None
-    try:
-        value = parse_json(text[start : end + 1], "answer")
-    except ConfigError:
-        return None
-    return value if isinstance(value, dict) else None
+        return {}
+    with suppress(ConfigError):
+        if isinstance(value := parse_json(text[start : end + 1], "answer"), dict):
+            return value
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +141,6 @@ class Provider(Protocol):
     async def aclose(self) -> None:
         """Close connections."""
         return
-
-
-class Simulated(Provider):
-    """Answers that a function draws from a request's context, `latency_s` included."""
-
-    is_simulated = True
-
-    def __init__(self, model: str, answer: Callable[[LLMRequest], LLMResponse]) -> None:
-        self.model, self._answer = model, answer
-
-    async def complete(self, request: LLMRequest) -> LLMResponse:
-        """See `Provider`."""
-        return self._answer(request)
 
 
 class OpenAICompatible(Provider):

@@ -291,9 +291,9 @@ def make_run(
     """Make the parts of a run; `providers` are those of `open_providers`."""
     team, seed = simulate.team(), options.seed
     if providers is None:
-        drawn = simulate.DrawnAnswers(team, seed, options.arrivals, options.iterations)
-        of = team.settings.providers
-        providers = {name: llm.Simulated(of[name].model, drawn) for name in PROVIDERS}
+        models = {name: team.settings.providers[name].model for name in PROVIDERS}
+        drawn = seed, options.arrivals, options.iterations
+        providers = {k: simulate.DrawnAnswers(team, model, *drawn) for k, model in models.items()}
     router = QLearningCoordinator(seed=seed)
     if options.router == "round_robin":
         router = RoundRobin(epsilon=0.0, epsilon_min=0.0)

@@ -41,7 +41,13 @@ from inframind_gym.simulator.server.faults import STRETCH_ENDS, next_event
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import NEVER_S, Cluster, allocate, cards
 from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.llm import CHARS_PER_TOKEN, LLMRequest, LLMResponse, shipped_prices
+from inframind_gym.teams.llm import (
+    CHARS_PER_TOKEN,
+    LLMRequest,
+    LLMResponse,
+    Provider,
+    shipped_prices,
+)
 from inframind_gym.teams.state import Floats, Ints, Keys, key_of
 
 DEFAULT_TEAM: Final = "assignment"
@@ -419,18 +425,22 @@ def _advance(
 # The application
 
 
-class DrawnAnswers:
-    """Answers of agents and judge in one run, as the environment of the same seed draws them.
+class DrawnAnswers(Provider):
+    """A provider's answers in one run, as the environment of the same seed draws them.
 
     Numbers belong to the place in a call's context: `ordinal` of the task, `task` in the bank,
     `action`. Arrivals "drifting" also change an agent, timed by `num_tasks` of the run.
     """
 
-    def __init__(self, team: Team, seed: int, arrivals: rules.Arrivals, num_tasks: int) -> None:
-        self._team, self._key = team, key_of(seed)
+    is_simulated = True
+
+    def __init__(
+        self, team: Team, model: str, seed: int, arrivals: rules.Arrivals, num_tasks: int
+    ) -> None:
+        self._team, self.model, self._key = team, model, key_of(seed)
         self._drifts_in = num_tasks if arrivals == "drifting" else 0
 
-    def __call__(self, request: LLMRequest) -> LLMResponse:
+    async def complete(self, request: LLMRequest) -> LLMResponse:
         """Return the completion of a request, cut at the limit of its answer."""
         team, key, place = self._team, self._key, request.context
         ordinal, task, action = (np.array([place[k]]) for k in ("ordinal", "task", "action"))

@@ -29,7 +29,6 @@ from inframind_gym.teams.coordination.prompts import (
     GarbageError,
     Trimmed,
     earlier,
-    fields_of,
     marked,
     places,
     read,
@@ -247,10 +246,10 @@ class Agents:
         return self.context.trim(self.work.history, task.room)
 
     async def _router(self, task: Task) -> Route:
-        return read(Route, fields_of(await self._ask(task, self.work.query)))
+        return read(Route, llm.json_object(await self._ask(task, self.work.query)))
 
     async def _planner(self, task: Task) -> Plan:
-        answer = fields_of(await self._ask(task, self.work.query))
+        answer = llm.json_object(await self._ask(task, self.work.query))
         tasks = texts(answer.get("sub_tasks"))[:MOST_SUB_TASKS]
         short = [" ".join(each.split())[:400] for each in tasks]
         return read(Plan, answer | {"original_query": self.work.query, "sub_tasks": short})
@@ -263,7 +262,7 @@ class Agents:
             queries = [*rewrite(queries[0], self.searcher.corpus), *queries]
         if self.model_queries:
             before = work.merged()[0] if work.is_sequential else ()
-            answer = fields_of(await self._ask(task, question, before))
+            answer = llm.json_object(await self._ask(task, question, before))
             proposals = texts([answer.get("refined")]) + texts(answer.get("variants"))
             if not proposals:
                 raise GarbageError(f"no queries in {answer!r:.200}")
@@ -279,7 +278,7 @@ class Agents:
         work = self.work
         documents, duplicates = work.merged()
         notes = marked("note", (f"{n}. {each}" for n, each in enumerate(work.sub_tasks, 1)))
-        answer = fields_of(await self._ask(task, work.query, documents, notes))
+        answer = llm.json_object(await self._ask(task, work.query, documents, notes))
         if not isinstance(answer.get("order"), list):
             raise GarbageError(f"no order in {answer!r:.200}")
         # What the answer leaves out comes last, so that nothing that was found is lost.
@@ -314,7 +313,7 @@ class Agents:
         work = self.work
         written = marked("draft", [work.draft])
         answer = await self._ask(task, work.query, work.documents, written)
-        verdict = read(Validation, fields_of(answer))
+        verdict = read(Validation, llm.json_object(answer))
         if self.service.is_simulated:
             return verdict
         by_rules = await asyncio.to_thread(work.issues, self.searcher)

@@ -245,7 +245,7 @@ class Session:
         waves, nodes = self._waves(), list(dict.fromkeys(NODES.values()))
 
         async def supervise(_: dict[str, Any]) -> Any:
-            wave = await anext(waves, [])
+            wave: list[Task] = await anext(waves, [])
             sent = [types.Send(NODES[task.agent], task) for task in wave]
             return types.Command(goto=sent or graphs.END)
 

@@ -28,7 +28,7 @@ from inframind_gym.teams.coordination.settings import (
     ContextLimits,
     Document,
 )
-from inframind_gym.teams.llm import Prompt, estimate_tokens, json_object, list_schema, object_schema
+from inframind_gym.teams.llm import Prompt, estimate_tokens, list_schema, object_schema
 
 History = Sequence[Mapping[str, Any]]  # earlier messages, the oldest first
 
@@ -166,11 +166,6 @@ _CITED: Final = re.compile(r"([ \t]*)\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")  # with 
 
 class GarbageError(ValueError):
     """An answer is not of the form that was asked for."""
-
-
-def fields_of(text: str) -> dict[str, Any]:
-    """Return the fields of the object in an answer; none if there is no object."""
-    return json_object(text) or {}
 
 
 def read(model: type[ModelT], answer: Mapping[str, Any]) -> ModelT:

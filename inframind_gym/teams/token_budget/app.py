@@ -37,7 +37,6 @@ from inframind_gym.teams.token_budget.settings import (
 from inframind_gym.teams.token_budget.simulate import Calls, SimulatedTask
 
 TEAM: Final = "token-budget"
-MODEL: Final = "simulated-team"
 ADAPTIVE: Final = "adaptive_roi"  # plays the mode "adaptive"; others are policies by their names
 MOST_TASK_CHARS: Final = 100_000
 MAX_STEPS: Final = 20
@@ -157,7 +156,7 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> llm.Prompt:
 
 def take(product: Product, agent: int, text: str) -> list[Flag] | None:
     """Put an answer into the product; returns its flags, None if it is not of the asked form."""
-    answer = json_object(text) or {}
+    answer = json_object(text)
     if agent == rules.EXECUTOR:
         product.draft = text if text.strip() else product.draft
         return [] if text.strip() else None
@@ -167,7 +166,7 @@ def take(product: Product, agent: int, text: str) -> list[Flag] | None:
         titles = answer.get("sections")
         if isinstance(titles, list) and titles and all(isinstance(t, str) for t in titles):
             product.sections = tuple(title.strip("#*: ") for title in titles[:8])
-        return None if json_object(text) is None else []
+        return [] if answer else None
     items = answer.get("flags")
     if not isinstance(items, list):
         return None
@@ -182,7 +181,7 @@ def take(product: Product, agent: int, text: str) -> list[Flag] | None:
 
 def read_rating(text: str) -> tuple[float, list[int]] | None:
     """Return a rating (0-100) and the numbers of resolved flags; None if it was malformed."""
-    rating = json_object(text) or {}
+    rating = json_object(text)
     scores = [s for name in CRITERIA if (s := _between(rating.get(name), 0.0, 100.0)) is not None]
     if len(scores) < len(CRITERIA):
         return None
@@ -200,8 +199,11 @@ def _between(value: object, low: float, high: float) -> float | None:
 # The simulated provider
 
 
-class DrawnAnswers:
+class DrawnAnswers(llm.Provider):
     """Answers of one run, drawn as the environment of the same seed draws them."""
+
+    model = "simulated-team"
+    is_simulated = True
 
     def __init__(self, settings: TeamSettings, seed: int) -> None:
         self._settings = settings
@@ -209,8 +211,8 @@ class DrawnAnswers:
         self.task.start(_ROW, key_of(seed))
         self._last: Calls | None = None
 
-    def __call__(self, request: llm.LLMRequest) -> llm.LLMResponse:
-        """Return the completion of a request."""
+    async def complete(self, request: llm.LLMRequest) -> llm.LLMResponse:
+        """See `Provider`."""
         agent, overhead = request.context["agent"], self._settings.overhead
         if agent == PREFLIGHT:
             seen = COMPLEXITIES[int(self.task.seen[0])]
@@ -353,8 +355,8 @@ class Orchestrator:
         self.settings = settings = load_settings()
         self._task = None
         if provider is None:
-            drawn = DrawnAnswers(settings, order.seed)
-            provider, self._task = llm.Simulated(MODEL, drawn), drawn.task
+            provider = drawn = DrawnAnswers(settings, order.seed)
+            self._task = drawn.task
         self.state = rules.TeamState(settings, 1, settings.overhead.self_eval, MAX_STEPS)
         self.budget = BudgetController(self.state)
         self.service = llm.LLMService({_WAY: provider}, log=log, guard=self.budget)
@@ -393,7 +395,7 @@ class Orchestrator:
         strategy = getattr(self._policy, "strategy", "adaptive")
         state.begin(_ROW, order.budget, STRATEGIES.index(strategy), np.array([0]), 0)
         answer = await self._ask(PREFLIGHT, PREFLIGHT_TOKENS)
-        complexity = (json_object(answer or "") or {}).get("complexity")
+        complexity = json_object(answer or "").get("complexity")
         self._check(PREFLIGHT, answer, complexity in COMPLEXITIES)
         seen = COMPLEXITIES.index(complexity if complexity in COMPLEXITIES else "moderate")
         state.seen[0] = seen
