@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from inframind_gym.envs.routing import StreamEnv
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation.oracle import RecipeKey, make_oracle, outcomes_of, recipes_of
+from inframind_gym.evaluation.oracle import Recipe, make_oracle, outcomes_of
 from inframind_gym.evaluation.scenarios import (
     Limits,
     Scenario,
@@ -140,43 +140,39 @@ def maximise(
 # Recipes
 
 
-def first_recipes(routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
+def first_recipes(routes: int, kinds: Sequence[int]) -> list[Recipe]:
     """Return where the search begins: every route alone, teams of alike, and pairs of routes."""
     teams = distinct_plans((1, 2, 3, 5, 6))
     pairs = [team for team in teams if _NODES[team] == 2]
     alike = product(kinds, range(routes), teams)
     mixed = product(kinds, range(routes), range(routes), pairs)
-    recipes: list[RecipeKey] = [(*team, kind, (r,) * _NODES[team]) for kind, r, team in alike]
-    recipes += [(*team, kind, (r, other)) for kind, r, other, team in mixed]
+    recipes = [Recipe(*team, kind, (r,) * _NODES[team]) for kind, r, team in alike]
+    recipes += [Recipe(*team, kind, (r, other)) for kind, r, other, team in mixed]
     return list(dict.fromkeys(recipes))
 
 
-def neighbours(recipe: RecipeKey, routes: int, kinds: Sequence[int]) -> list[RecipeKey]:
+def neighbours(recipe: Recipe, routes: int, kinds: Sequence[int]) -> list[Recipe]:
     """Return recipes that differ in one choice; of nodes that are alike, one is changed."""
     topology, agents, kind, chosen = recipe
-    near: list[RecipeKey] = [(topology, agents, k, chosen) for k in kinds if k != kind]
+    near = [recipe._replace(role_kind=k) for k in kinds if k != kind]
     ordered = TOPOLOGIES[topology] in ("Chain", "FullConnected")
     alike = {(i if ordered else i // agents, chosen[i]): i for i in reversed(range(len(chosen)))}
     for i in sorted(alike.values()):
-        near += [
-            (topology, agents, kind, (*chosen[:i], r, *chosen[i + 1 :]))
-            for r in range(routes)
-            if r != chosen[i]
-        ]
+        others = [(*chosen[:i], r, *chosen[i + 1 :]) for r in range(routes) if r != chosen[i]]
+        near += [recipe._replace(routes=other) for other in others]
     for team in distinct_plans({agents, min(agents + 1, MAX_AGENTS), max(agents - 1, 1)}):
-        if team == (topology, agents):
-            continue
-        nodes = _NODES[team]
-        near.append((*team, kind, (chosen + (chosen[-1],) * nodes)[:nodes]))
-        if nodes < len(chosen):
-            near.append((*team, kind, chosen[-nodes:]))
+        if team != (topology, agents):
+            nodes = _NODES[team]
+            near.append(Recipe(*team, kind, (chosen + (chosen[-1],) * nodes)[:nodes]))
+            if nodes < len(chosen):
+                near.append(Recipe(*team, kind, chosen[-nodes:]))
     return list(dict.fromkeys(near))
 
 
 class Tables(NamedTuple):
     """Worth of R recipes. G groups of tasks, B budgets, M servers."""
 
-    keys: list[RecipeKey]
+    recipes: list[Recipe]
     good: NDArray[np.float64]  # (R, G, B) share solved within each budget on idle servers
     work_s: NDArray[np.float64]  # (R, G, M) mean work of each server
 
@@ -187,7 +183,7 @@ def _sampler(
     budgets_s: NDArray[np.float64],
     draws: int,
     seed: int,
-) -> Callable[[Sequence[RecipeKey]], Tables]:
+) -> Callable[[Sequence[Recipe]], Tables]:
     """Return a function that plays recipes over all tasks, `draws` times each, on one seed.
 
     `group` (T,) is that of each task, in 0..G-1; `budgets_s` (B,).
@@ -197,15 +193,14 @@ def _sampler(
     tasks, groups_of = np.tile(np.arange(len(group)), draws), np.tile(group, draws)
     count = np.maximum(np.bincount(groups_of), 1)
 
-    def play(keys: Sequence[RecipeKey]) -> Tables:
+    def play(recipes: Sequence[Recipe]) -> Tables:
         rows = []
-        for recipe in recipes_of(keys)[:, None]:
-            (outcomes,), (work_s,) = outcomes_of(oracle, key, tasks, recipe)
-            in_time = outcomes["latency_s"][:, None] <= budgets_s
-            good = (outcomes["solved"] == 1)[:, None] & in_time
+        for recipe in recipes:
+            solved, latency_s, work_s = outcomes_of(oracle, key, tasks, recipe)
+            good = solved[:, None] & (latency_s[:, None] <= budgets_s)
             sums = [[np.bincount(groups_of, column) for column in of.T] for of in (good, work_s)]
             rows.append([np.transpose(of) / count[:, None] for of in sums])
-        return Tables(list(keys), *(np.array(part) for part in zip(*rows, strict=True)))
+        return Tables(list(recipes), *(np.array(part) for part in zip(*rows, strict=True)))
 
     return play
 
@@ -247,7 +242,7 @@ def _winners(
     The second value is the mean worth of the best.
     """
     use = tables.work_s @ resources.uses
-    count = np.zeros(len(tables.keys), np.int64)
+    count = np.zeros(len(tables.recipes), np.int64)
     worth = 0.0
     for price in prices:
         net = tables.good - (use @ price)[:, :, None]
@@ -289,27 +284,27 @@ class Informed:
         prices = np.unique([np.zeros(k), *scaled], axis=0)
         search = _sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
         tables = search(first_recipes(routes, kinds))
-        have = set(tables.keys)
+        have = set(tables.recipes)
         best, worth = _winners(tables, prices, self.resources, 1)
         for _ in range(SEARCH_ROUNDS):
-            tried: dict[RecipeKey, None] = {}
+            tried: dict[Recipe, None] = {}
             for r in best.tolist():
-                near = neighbours(tables.keys[r], routes, kinds)
-                tried.update((key, None) for key in near if key not in have)
+                near = neighbours(tables.recipes[r], routes, kinds)
+                tried.update((one, None) for one in near if one not in have)
                 if len(tried) >= SEARCH_WIDTH:
                     break
             if not tried:
                 break
             have.update(tried)
-            keys, *worths = search(list(tried))
+            more, *worths = search(list(tried))
             joined = map(np.concatenate, zip(tables[1:], worths, strict=True))
-            tables, before = Tables(tables.keys + keys, *joined), worth
+            tables, before = Tables(tables.recipes + more, *joined), worth
             best, worth = _winners(tables, prices, self.resources, 1)
             if worth - before < _WORTH:
                 break
         best, _ = _winners(tables, prices, self.resources, RUNNERS_UP)
         final = _sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
-        self.tables = final([tables.keys[r] for r in np.sort(best).tolist()])
+        self.tables = final([tables.recipes[r] for r in np.sort(best).tolist()])
 
 
 # Steady load

@@ -1,6 +1,6 @@
 """The outcome of a query under a given recipe, known beforehand: for bounds alone.
 
-A *recipe* is a topology, a number of agents, a kind of role and a route for every node. Every
+A `Recipe` is a topology, a number of agents, a kind of role and a route for every node. Every
 random number of the simulator belongs to its place (`inframind_gym.simulator.rng`), so the outcome
 of a recipe is a function of the episode's key and the query. `play` follows the rules of workflows
 (`inframind_gym.simulator.workflow`) and answers (`inframind_gym.simulator.quality`)
@@ -14,8 +14,7 @@ serve as many sequences as the server takes (`call_cost_s`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,43 +35,26 @@ from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.state import EnvParams
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST, MAX_NODES, SECOND
 
-RECIPE: Final = np.dtype(
-    [
-        ("topology", "i1"),
-        ("num_agents", "i1"),
-        ("role_kind", "i1"),  # RoleRule, of which all agents take the role that fits best
-        ("route", "i1", (MAX_NODES,)),  # m * S + s of every node
-    ],
-    align=True,
-)
-RecipeKey = tuple[int, int, int, tuple[int, ...]]  # the same as plain values
-
-OUTCOME: Final = np.dtype(
-    [
-        ("latency_s", "f8"),  # as the protocol counts it, on idle servers
-        ("calls", "i4"),
-        ("tokens", "i4"),
-        ("final_model", "i4"),
-        ("role", "i4"),  # index into ROLES
-        ("right", "u4"),  # bit mask of nodes
-        ("solved", "i4"),
-    ],
-    align=True,
-)
-
 _ONE = np.uint32(1)
 _SINGLE, _DOUBLE, _CODER = (int(rule) for rule in RoleRule)
 _DEBATE = 3  # index into TOPOLOGIES
 
 
+class Recipe(NamedTuple):
+    """A way to carry out a query."""
+
+    topology: int  # index into TOPOLOGIES
+    num_agents: int
+    role_kind: int  # RoleRule, of which all agents take the role that fits best
+    routes: tuple[int, ...]  # m * S + s of every node
+
+
 class Oracle(NamedTuple):
-    """Constants and servers that outcomes depend on, and the outcome of the last recipe."""
+    """Constants and servers that outcomes depend on, and scratch space."""
 
     params: EnvParams
     card: NDArray[Any]  # (M,) CARD, linear: no step is shorter
     step_s: NDArray[np.float64]  # (M,) of a step of one sequence, without its cached tokens
-    outcome: NDArray[Any]  # (1,) OUTCOME
-    work_s: NDArray[np.float64]  # (M,) work of every server that counts
     node: NDArray[np.float64]  # (2, MAX_NODES) tokens and finish of every node
 
 
@@ -93,17 +75,61 @@ def make_oracle(params: EnvParams, card: NDArray[Any]) -> Oracle:
     step_s = card["base_s"] + card["per_seq_s"] + card["per_new_token_s"]
     for m in np.flatnonzero(card["sparse_s"] > 0.0):
         step_s[m] += card[m]["sparse_s"] * (1.0 - math.exp(-1.0 / card[m]["sparse_tokens"]))
-    outcome, node = np.zeros(1, OUTCOME), np.zeros((2, MAX_NODES))
-    return Oracle(params, card, step_s, outcome, np.zeros(len(card)), node)
+    return Oracle(params, card, step_s, np.zeros((2, MAX_NODES)))
 
 
-def recipes_of(keys: Sequence[RecipeKey]) -> NDArray[Any]:
-    """Return recipes as an array, (r,) RECIPE."""
-    out = np.zeros(len(keys), RECIPE)
-    for recipe, (topology, agents, kind, routes) in zip(out, keys, strict=True):
-        recipe["topology"], recipe["num_agents"], recipe["role_kind"] = topology, agents, kind
-        recipe["route"][: len(routes)] = routes
-    return out
+def outcomes_of(
+    oracle: Oracle, key: Any, tasks: NDArray[np.int64], recipe: Recipe
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
+    """Return what becomes of the first queries of an episode, all carried out by one recipe.
+
+    Args:
+        oracle: Of the servers.
+        key: Of the episode, uint64.
+        tasks: (n,) of the queries.
+        recipe: Of every query.
+
+    Returns:
+        Whether each is solved, its latency on idle servers, as the protocol counts it, both (n,),
+        and the work of every server, (n, M).
+    """
+    n = len(tasks)
+    solved, latency_s = np.zeros(n, np.bool_), np.zeros(n)
+    work_s = np.zeros((n, len(oracle.card)))
+    topology, agents, kind, routes = recipe
+    route = np.array(routes, np.int64)
+    play_all(oracle, key, tasks, topology, agents, kind, route, solved, latency_s, work_s)
+    return solved, latency_s, work_s
+
+
+@jit
+def play_all(
+    oracle: Oracle,
+    key: int,  # of the episode
+    tasks: NDArray[np.int64],  # (n,) of the queries
+    topology: int,  # of the recipe, as the next three
+    agents: int,
+    kind: int,
+    route: NDArray[np.int64],  # (nodes,)
+    solved: NDArray[np.bool_],  # (n,) written, as the next two
+    latency_s: NDArray[np.float64],  # (n,)
+    work_s: NDArray[np.float64],  # (n, M)
+) -> None:
+    """Carry out every query of an episode by a recipe."""
+    for q in range(tasks.shape[0]):
+        solved[q], latency_s[q] = play(
+            oracle, key, q, tasks[q], topology, agents, kind, route, work_s[q]
+        )
+
+
+@jit
+def work_of_calls(oracle: Oracle, calls: NDArray[Any], work_s: NDArray[np.float64]) -> None:
+    """Add the work of calls (c,) CALL to that of their queries and servers, (queries, M)."""
+    for i in range(calls.shape[0]):
+        call = calls[i]
+        m = call.model
+        prompt, tokens = call.prompt_tokens, call.output_tokens
+        work_s[call.query, m] += call_cost_s(oracle.card[m], oracle.step_s[m], prompt, tokens)[0]
 
 
 @inner
@@ -136,14 +162,10 @@ def best_role(params: EnvParams, task: int, kind: int) -> int:
     profile = params.response.task_profile[task]
     first = params.role_start[domain]
     best = -1
-    for attempt in range(2):
+    for rule in (kind, _SINGLE):
         for role in range(first, first + params.role_count[domain]):
-            calls = params.role_calls[profile, role]
-            if attempt == 0 and kind == _CODER and (calls != 1 or params.role_codes[role] == 0):
-                continue
-            if attempt == 0 and kind == _DOUBLE and calls == 1:
-                continue
-            if (attempt == 1 or kind == _SINGLE) and calls != 1:
+            once = params.role_calls[profile, role] == 1
+            if once == (rule == _DOUBLE) or (rule == _CODER and params.role_codes[role] == 0):
                 continue
             if best < 0 or params.role_fit[task, role] > params.role_fit[task, best]:
                 best = role
@@ -162,9 +184,10 @@ def send(
     reads: Any,  # bit mask of the nodes whose answers it reads
     right: Any,  # and of those whose answer is right
     messages: int,  # tokens of the answers that it reads
+    work_s: Any,  # (M,) of the servers, to which its own is added
 ) -> tuple[int, float, bool]:
     """Make a call; return its tokens, its seconds and whether its answer is right."""
-    params, outcome = oracle.params, oracle.outcome[0]
+    params = oracle.params
     tables, task = params.response, query.task
     model, strategy = divmod(route, params.strategy_cdf.shape[1])
     call = call_id(node, phase, model, strategy)
@@ -174,33 +197,39 @@ def send(
     prompt = int(min(prompt, params.max_prompt_tokens[model]))
     key, ordinal, z, role = query.key, query.ordinal, query.length_z, query.role
     tokens, cut = answer_tokens(tables, key, ordinal, task, z, call, phase, model, strategy)
-    work_s, seconds = call_cost_s(oracle.card[model], oracle.step_s[model], prompt, tokens)
+    work, seconds = call_cost_s(oracle.card[model], oracle.step_s[model], prompt, tokens)
     fit, graph = params.role_fit, query.structure
     bonus = answer_bonus(tables, fit, task, role, node, phase, strategy, graph, reads, right)
     if phase != FINAL or params.settings[0].execution != SEQUENTIAL:
-        oracle.work_s[model] += work_s
-    outcome.calls += 1
-    outcome.tokens += tokens
+        work_s[model] += work
     return tokens, seconds, answer_right(tables, key, ordinal, task, call, model, bonus, cut)
 
 
 @inner
-def play(oracle: Oracle, key: Any, ordinal: int, task: int, recipe: Any) -> None:
-    """Carry out the query of an ordinal in an episode by a RECIPE, without servers.
+def play(
+    oracle: Oracle,
+    key: Any,
+    ordinal: int,
+    task: int,
+    topology: int,
+    agents: int,
+    kind: int,
+    route: Any,
+    work_s: Any,
+) -> tuple[bool, float]:
+    """Carry out the query of an ordinal in an episode by a recipe, without servers.
 
-    It writes the oracle's `outcome` and `work_s`. In sequential execution the deciding call is not
-    waited for, and its work is left out.
+    In sequential execution the deciding call is not waited for, and its work is left out.
+
+    Returns:
+        Whether it is solved, and its latency; the work is added to `work_s` (M,).
     """
-    params, outcome = oracle.params, oracle.outcome[0]
+    params = oracle.params
     node_tokens, node_end_s = oracle.node[0], oracle.node[1]
-    oracle.work_s[:] = 0.0
-    outcome.calls = 0
-    outcome.tokens = 0
     graphs = params.graphs
-    topology, agents = int(recipe.topology), int(recipe.num_agents)
     nodes = int(graphs.num_nodes[topology, agents - 1])
     structure = int(graphs.structure[topology, agents - 1])
-    role = best_role(params, task, recipe.role_kind)
+    role = best_role(params, task, kind)
     query = Query(key, ordinal, task, query_length_z(key, ordinal), role, structure)
     profile = int(params.response.task_profile[task])
     twice = graphs.calls_per_node[topology] == 2 or params.role_calls[profile, role] == 2
@@ -212,34 +241,29 @@ def play(oracle: Oracle, key: Any, ordinal: int, task: int, recipe: Any) -> None
     for node in range(nodes):
         bit = _ONE << np.uint32(node)
         before = graphs.predecessors[topology, agents - 1, node] | np.uint32(0)
-        start_s = 0.0
-        messages = 0
+        start_s, messages, known = 0.0, 0, -1  # a node before it whose program passes its tests
         for other in range(node):
             if before >> np.uint32(other) & _ONE:
                 start_s = max(start_s, node_end_s[other])
                 messages += int(node_tokens[other])
-        if tested and before & proven:  # it hands on a program that passes its tests
-            first = 0
-            while not (before & proven) >> np.uint32(first) & _ONE:
-                first += 1
-            node_tokens[node] = node_tokens[first]
-            node_end_s[node] = start_s
+                if known < 0 and proven >> np.uint32(other) & _ONE:
+                    known = other
+        tokens, good = 0, False
+        if tested and known >= 0:  # it hands that program on
+            tokens, good = int(node_tokens[known]), True
+        else:
+            for phase in (FIRST, SECOND):
+                if phase == FIRST or twice:
+                    messages += tokens
+                    reads = before if phase == FIRST else before | bit
+                    tokens, seconds, good = send(
+                        oracle, query, node, phase, route[node], reads, right, messages, work_s
+                    )
+                    start_s += seconds
+                    right = right | bit if good else right & ~bit
+        if good:
             right |= bit
-            proven |= bit
-            latest_s = max(latest_s, start_s)
-            continue
-        route, tokens, good = int(recipe.route[node]), 0, False
-        for phase in (FIRST, SECOND):
-            if phase == FIRST or twice:
-                messages += tokens
-                reads = before if phase == FIRST else before | bit
-                tokens, seconds, good = send(
-                    oracle, query, node, phase, route, reads, right, messages
-                )
-                start_s += seconds
-                right = right | bit if good else right & ~bit
-        if good and params.role_codes[role] == 1:
-            proven |= bit
+            proven = proven | bit if params.role_codes[role] == 1 else proven
         node_tokens[node] = tokens
         node_end_s[node] = start_s
         latest_s = max(latest_s, start_s)
@@ -252,62 +276,15 @@ def play(oracle: Oracle, key: Any, ordinal: int, task: int, recipe: Any) -> None
         if everyone >> np.uint32(node) & _ONE:
             messages += min(int(node_tokens[node]), params.final_message_tokens[profile])
     strategies = params.strategy_cdf.shape[1]
-    final, most = int(recipe.route[0]) // strategies, 0  # of most nodes; of equals the first one
+    final, most = route[0] // strategies, 0  # of most nodes; of equals the first one
     for node in range(nodes):
-        model, uses = int(recipe.route[node]) // strategies, 0
+        model, uses = route[node] // strategies, 0
         for other in range(node, nodes):
-            uses += int(recipe.route[other]) // strategies == model
+            uses += route[other] // strategies == model
         if uses > most:
             final, most = model, uses
-    route = final * strategies + FINAL_STRATEGY
-    tokens, seconds, good = send(oracle, query, 0, FINAL, route, everyone, right, messages)
+    chosen = final * strategies + FINAL_STRATEGY
+    _, seconds, good = send(oracle, query, 0, FINAL, chosen, everyone, right, messages, work_s)
     if params.settings[0].execution != SEQUENTIAL:
         latest_s += seconds
-    outcome.latency_s = latest_s
-    outcome.role = role
-    outcome.final_model = final
-    outcome.right = right
-    outcome.solved = 1 if good else 0
-
-
-@jit
-def play_all(
-    oracle: Oracle,
-    key: int,  # of the episode
-    ordinals: NDArray[np.int64],  # (n,) of the queries
-    tasks: NDArray[np.int64],  # (n,) of the queries
-    recipes: NDArray[Any],  # (r,) RECIPE
-    outcomes: NDArray[Any],  # (r, n) OUTCOME, written
-    work_s: NDArray[np.float64],  # (r, n, M) written
-) -> None:
-    """Carry out every query of an episode by every recipe."""
-    for q in range(tasks.shape[0]):
-        for i in range(recipes.shape[0]):
-            play(oracle, key, ordinals[q], tasks[q], recipes[i])
-            outcomes[i, q] = oracle.outcome[0]
-            for m in range(work_s.shape[2]):
-                work_s[i, q, m] = oracle.work_s[m]
-
-
-@jit
-def work_of_calls(oracle: Oracle, calls: NDArray[Any], work_s: NDArray[np.float64]) -> None:
-    """Add the work of calls (c,) CALL to that of their queries and servers, (queries, M)."""
-    for i in range(calls.shape[0]):
-        call = calls[i]
-        m = call.model
-        prompt, tokens = call.prompt_tokens, call.output_tokens
-        work_s[call.query, m] += call_cost_s(oracle.card[m], oracle.step_s[m], prompt, tokens)[0]
-
-
-def outcomes_of(
-    oracle: Oracle, key: Any, tasks: NDArray[np.int64], recipes: NDArray[Any], first: int = 0
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return the outcome and the work of queries by every recipe, (r, n) OUTCOME and (r, n, M).
-
-    The queries are those of an episode's key (uint64) from ordinal `first` on, of `tasks` (n,).
-    """
-    shape = (len(recipes), len(tasks))
-    outcomes, work_s = np.zeros(shape, OUTCOME), np.zeros((*shape, len(oracle.card)))
-    ordinals = np.arange(first, first + len(tasks))
-    play_all(oracle, key, ordinals, tasks.astype(np.int64), recipes, outcomes, work_s)
-    return outcomes, work_s
+    return good, latest_s

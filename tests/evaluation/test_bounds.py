@@ -19,13 +19,14 @@ from inframind_gym.evaluation.bounds import (
     neighbours,
     resources_of,
 )
+from inframind_gym.evaluation.oracle import Recipe
 from inframind_gym.evaluation.scenarios import load_limits
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
 
 ONE = Resources(("server",), np.ones((1, 1)), np.ones(1))
-CHEAP, DEAR = (0, 1, 0, (0,)), (0, 1, 0, (1,))
+CHEAP, DEAR = Recipe(0, 1, 0, (0,)), Recipe(0, 1, 0, (1,))
 
 
 def bound(good: Any, drawn_s: tuple[float, ...] = (10.0,), gpus: int = 1) -> SteadyBound:

@@ -8,11 +8,17 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.envs.routing import StreamVectorEnv
-from inframind_gym.evaluation.oracle import RECIPE, best_role, make_oracle, outcomes_of
+from inframind_gym.evaluation.oracle import (
+    Recipe,
+    best_role,
+    make_oracle,
+    outcomes_of,
+    work_of_calls,
+)
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.roles import RoleRule
-from inframind_gym.simulator.workflow.state import COMPLETED, PLAN
-from inframind_gym.simulator.workflow.topology import MAX_AGENTS, MAX_NODES, TOPOLOGIES
+from inframind_gym.simulator.workflow.state import COMPLETED, FINAL, PLAN
+from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, graph
 
 # Workloads and executions whose rules differ.
 RULES = [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "sequential")]
@@ -37,77 +43,80 @@ def stream(
     return made
 
 
-def random_recipes(count: int, routes: int, seed: int) -> NDArray[Any]:
-    """(count,) RECIPE."""
-    rng = np.random.default_rng(seed)
-    recipes = np.zeros(count, RECIPE)
-    recipes["topology"] = rng.integers(len(TOPOLOGIES), size=count)
-    recipes["num_agents"] = rng.integers(1, MAX_AGENTS + 1, size=count)
-    recipes["role_kind"] = rng.integers(len(RoleRule), size=count)
-    recipes["route"] = rng.integers(routes, size=(count, MAX_NODES))
+def random_recipes(count: int, routes: int, seed: int) -> list[Recipe]:
+    rng, recipes = np.random.default_rng(seed), []
+    for _ in range(count):
+        topology, agents = int(rng.integers(len(TOPOLOGIES))), int(rng.integers(1, MAX_AGENTS + 1))
+        chosen = rng.integers(routes, size=graph(TOPOLOGIES[topology], agents).num_nodes)
+        kind = int(rng.integers(len(RoleRule)))
+        recipes.append(Recipe(topology, agents, kind, tuple(chosen.tolist())))
     return recipes
 
 
-def carry_out(env: StreamVectorEnv, recipes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def carry_out(
+    env: StreamVectorEnv, recipes: list[Recipe]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
     """Run an episode that has just been reset; query q goes by recipe q.
 
     Returns:
-        (N,) COMPLETED by ordinal, and all CALL records.
+        (N,) COMPLETED by ordinal, all CALL records, and the work (N, M) of those that count.
     """
-    world = env.simulation.params
+    simulation = env.simulation
+    world, recorded = simulation.params, simulation.state.call[0]
     done = np.zeros(len(recipes), COMPLETED)
-    action = np.zeros((1, 9), np.int64)
-    calls: NDArray[Any] | None = None
-    while calls is None:
+    action, over = np.zeros((1, 9), np.int64), [False]
+    while not over[0]:
         context = env.contexts()[0]
-        recipe = recipes[context["query"]]
+        topology, agents, kind, routes = recipes[context["query"]]
         if context["kind"] == PLAN:
-            role = best_role(world, int(context["task"]), int(recipe["role_kind"]))
-            action[0, :2] = recipe["topology"], recipe["num_agents"] - 1
+            role = best_role(world, int(context["task"]), kind)
+            action[0, :2] = topology, agents - 1
             action[0, 2:8] = role - world.role_start[context["domain"]]
         else:
-            action[0, 8] = recipe["route"][context["node"]]
-        recorded = env.simulation.state.call[0]
+            action[0, 8] = routes[context["node"]]
         _, _, over, _, _ = env.step(action)
         _, records = env.completed()
         done[records["query"]] = records
-        if over[0]:
-            count = int((done["calls"]).sum())
-            calls = recorded[:count].copy()
-    return done, calls
+    calls = recorded[: int(done["calls"].sum())].copy()
+    counted = (
+        calls if simulation.config.execution != "sequential" else calls[calls["phase"] != FINAL]
+    )
+    work_s = np.zeros((len(done), len(simulation.pool.models)))
+    work_of_calls(make_oracle(world, cards(simulation.pool)), counted, work_s)
+    return done, calls, work_s
 
 
 def foreseen(
-    env: StreamVectorEnv, recipes: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Outcome (N,) and work (N, M) of every query by its own recipe, on idle servers."""
+    env: StreamVectorEnv, recipes: list[Recipe]
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
+    """Outcome (N,), latency (N,) and work (N, M) of every query by its own recipe."""
     simulation = env.simulation
     env.reset(seed=3)
-    key, tasks = simulation.state.stream[0]["key"], simulation.state.task[0]
+    key, tasks = simulation.state.stream[0]["key"], simulation.state.task[0].astype(np.int64)
     oracle = make_oracle(simulation.params, cards(simulation.pool))
     found = [
-        outcomes_of(oracle, key, tasks[q : q + 1], recipes[q : q + 1], first=q)
-        for q in range(len(recipes))
+        [part[q] for part in outcomes_of(oracle, key, tasks, recipe)]
+        for q, recipe in enumerate(recipes)
     ]
-    outcomes, work_s = (np.concatenate(part)[:, 0] for part in zip(*found, strict=True))
-    return outcomes, work_s
+    solved, latency_s, work_s = (np.array(part) for part in zip(*found, strict=True))
+    return solved, latency_s, work_s
 
 
 @pytest.mark.parametrize(("workload", "execution"), RULES)
 def test_a_recipe_does_what_was_foreseen(workload: str, execution: str) -> None:
     env = stream(workload, execution)
     recipes = random_recipes(env.simulation.num_queries, env.simulation.num_routes, seed=1)
-    records, calls = carry_out(env, recipes)
-    outcomes, work_s = foreseen(env, recipes)
-    assert set(recipes["topology"]) == set(range(len(TOPOLOGIES)))
-    assert set(recipes["num_agents"]) == set(range(1, MAX_AGENTS + 1))
-    assert set(recipes["role_kind"]) == set(RoleRule)
-    for field in ("solved", "calls", "final_model", "right"):
-        np.testing.assert_array_equal(outcomes[field], records[field], err_msg=field)
-    np.testing.assert_array_equal(outcomes["tokens"], records["output_tokens"])
-    assert 0.2 < outcomes["solved"].mean() < 1.0
+    records, calls, worked_s = carry_out(env, recipes)
+    solved, latency_s, work_s = foreseen(env, recipes)
+    topologies, agents, kinds, _ = zip(*recipes, strict=True)
+    assert set(topologies) == set(range(len(TOPOLOGIES)))
+    assert set(agents) == set(range(1, MAX_AGENTS + 1)) and set(kinds) == set(RoleRule)
+    np.testing.assert_array_equal(solved, records["solved"])
+    # Calls, their models and their tokens are the same, or their work would differ.
+    np.testing.assert_allclose(work_s, worked_s, rtol=1e-12)
+    assert 0.2 < solved.mean() < 1.0
     # Servers are shared: no query is faster than on idle ones.
-    assert (records["latency_s"] >= outcomes["latency_s"] * (1 - 1e-9)).all()
+    assert (records["latency_s"] >= latency_s * (1 - 1e-9)).all()
     # And the work is no more than the time that the servers were busy.
     busy_s = np.array([covered_s(calls[calls["model"] == m]) for m in range(work_s.shape[1])])
     assert (work_s.sum(axis=0) <= busy_s).all()
@@ -116,13 +125,11 @@ def test_a_recipe_does_what_was_foreseen(workload: str, execution: str) -> None:
 
 def test_alone_on_idle_servers_a_query_takes_what_was_foreseen() -> None:
     env = stream("mmlu_pro", "parallel", rate_per_min=0.02, queries=12)
-    recipes = np.zeros(12, RECIPE)
-    recipes["num_agents"] = 1
-    recipes["topology"] = np.arange(12) % 2 * TOPOLOGIES.index("Reflection")
-    recipes["route"] = np.arange(12)[:, None]
-    records, _ = carry_out(env, recipes)
-    outcomes, _ = foreseen(env, recipes)
-    np.testing.assert_allclose(records["latency_s"], outcomes["latency_s"], rtol=1e-9)
+    topologies = [q % 2 * TOPOLOGIES.index("Reflection") for q in range(12)]
+    recipes = [Recipe(topology, 1, 0, (q,)) for q, topology in enumerate(topologies)]
+    records, _, _ = carry_out(env, recipes)
+    _, latency_s, _ = foreseen(env, recipes)
+    np.testing.assert_allclose(records["latency_s"], latency_s, rtol=1e-9)
 
 
 def covered_s(calls: NDArray[Any]) -> float:
