@@ -110,6 +110,7 @@ def load_results(folder: Path) -> Results:
     family = family_of(header["suite"])
     try:
         layout = family.layout(header)
+        _ = layout.sums  # which depend on the header
     except (KeyError, TypeError):
         raise ConfigError(
             f"{folder}: run.json was written by another version of the benchmark."

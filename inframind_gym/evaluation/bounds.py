@@ -4,7 +4,7 @@ It is that of a router which knows every distribution but no single outcome, wit
 
 A *recipe* is a topology, a number of agents, a kind of role and a route for every node. Its worth
 is known for every group of queries (dataset, apparent difficulty) and budget: the share that it
-solves on idle servers within the budget, and the work that it takes. `Informed` searches recipes at
+solves on idle servers within the budget, and the work that it takes. `informed` searches recipes at
 many prices of the servers' time: the neighbours of those that are worth most at some price are
 tried, until none is better. Those found are evaluated again with other random numbers, so that the
 result is not that of the luckiest among many.
@@ -176,6 +176,11 @@ class Tables(NamedTuple):
     good: NDArray[np.float64]  # (R, G, B) share solved within each budget on idle servers
     work_s: NDArray[np.float64]  # (R, G, M) mean work of each server
 
+    def with_more(self, more: Tables) -> Tables:
+        """Return these recipes and others."""
+        arrays = zip(self[1:], more[1:], strict=True)
+        return Tables(self.recipes + more.recipes, *map(np.concatenate, arrays))
+
 
 def _sampler(
     simulation: RoutingSimulation,
@@ -253,58 +258,62 @@ def _winners(
     return order[count[order] > 0], worth / len(prices)
 
 
-class Informed:
-    """Recipes of one workload, searched once for all rates and budgets.
+class Informed(NamedTuple):
+    """Recipes of one workload on its pool that are best at some price."""
+
+    budgets_s: NDArray[np.float64]  # (B,) ascending
+    tables: Tables
+    share: NDArray[np.float64]  # (G,) of the queries that each group has
+    resources: Resources
+    gpus: NDArray[np.float64]  # (M,) GPUs of each server
+
+
+def informed(simulation: RoutingSimulation, budgets_s: NDArray[np.float64]) -> Informed:
+    """Search the recipes of a workload, once for all rates and budgets.
 
     Args:
-        simulation: pool, workload and tasks.
+        simulation: Pool, workload and tasks.
         budgets_s: (B,) ascending: all budgets that will be asked for.
     """
-
-    def __init__(self, simulation: RoutingSimulation, budgets_s: NDArray[np.float64]) -> None:
-        self.simulation = simulation
-        self.budgets_s = budgets_s
-        self.resources = resources_of(simulation.pool)
-        group, self.share = _groups(simulation)
-        params, routes, k = simulation.params, simulation.num_routes, len(self.resources.names)
-        kinds = [RoleRule.SINGLE]  # of role, those that differ in this workload
-        ranges = zip(params.role_start, params.role_count, strict=True)
-        roles = [np.arange(first, first + count) for first, count in ranges]
-        codes = [params.role_codes[roles[d]] for d in np.unique(params.task_domain)]
-        if (np.concatenate(codes) == 1).any():
-            kinds.append(RoleRule.CODER)
-        if (params.role_calls > 1).any():
-            kinds.append(RoleRule.DOUBLE)
-        slants = [np.ones(k)]  # of prices: even ones, and those of a resource that differs
-        for i, factor in product(range(k), (0.1, 0.3)):
-            dear, cheap = np.full(k, factor), np.ones(k)
-            dear[i], cheap[i] = 1.0, factor
-            slants += [dear, cheap]
-        scaled = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
-        prices = np.unique([np.zeros(k), *scaled], axis=0)
-        search = _sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
-        tables = search(first_recipes(routes, kinds))
-        have = set(tables.recipes)
-        best, worth = _winners(tables, prices, self.resources, 1)
-        for _ in range(SEARCH_ROUNDS):
-            tried: dict[Recipe, None] = {}
-            for r in best.tolist():
-                near = neighbours(tables.recipes[r], routes, kinds)
-                tried.update((one, None) for one in near if one not in have)
-                if len(tried) >= SEARCH_WIDTH:
-                    break
-            if not tried:
+    resources, (group, share) = resources_of(simulation.pool), _groups(simulation)
+    params, routes, k = simulation.params, simulation.num_routes, len(resources.names)
+    kinds = [RoleRule.SINGLE]  # of role, those that differ in this workload
+    ranges = zip(params.role_start, params.role_count, strict=True)
+    roles = [np.arange(first, first + count) for first, count in ranges]
+    if any((params.role_codes[roles[d]] == 1).any() for d in np.unique(params.task_domain)):
+        kinds.append(RoleRule.CODER)
+    if (params.role_calls > 1).any():
+        kinds.append(RoleRule.DOUBLE)
+    slants = [np.ones(k)]  # of prices: even ones, and those of a resource that differs
+    for i, factor in product(range(k), (0.1, 0.3)):
+        dear, cheap = np.full(k, factor), np.ones(k)
+        dear[i], cheap[i] = 1.0, factor
+        slants += [dear, cheap]
+    scaled = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
+    prices = np.unique([np.zeros(k), *scaled], axis=0)
+    search = _sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
+    tables = search(first_recipes(routes, kinds))
+    known = set(tables.recipes)
+    best, worth = _winners(tables, prices, resources, 1)
+    for _ in range(SEARCH_ROUNDS):
+        tried: dict[Recipe, None] = {}
+        for r in best.tolist():
+            near = neighbours(tables.recipes[r], routes, kinds)
+            tried.update((one, None) for one in near if one not in known)
+            if len(tried) >= SEARCH_WIDTH:
                 break
-            have.update(tried)
-            more, *worths = search(list(tried))
-            joined = map(np.concatenate, zip(tables[1:], worths, strict=True))
-            tables, before = Tables(tables.recipes + more, *joined), worth
-            best, worth = _winners(tables, prices, self.resources, 1)
-            if worth - before < _WORTH:
-                break
-        best, _ = _winners(tables, prices, self.resources, RUNNERS_UP)
-        final = _sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
-        self.tables = final([tables.recipes[r] for r in np.sort(best).tolist()])
+        if not tried:
+            break
+        known.update(tried)
+        tables, before = tables.with_more(search(list(tried))), worth
+        best, worth = _winners(tables, prices, resources, 1)
+        if worth - before < _WORTH:
+            break
+    best, _ = _winners(tables, prices, resources, RUNNERS_UP)
+    final = _sampler(simulation, group, budgets_s, FINAL_DRAWS, seed=2)
+    chosen = final([tables.recipes[r] for r in np.sort(best).tolist()])
+    gpus = np.array([len(model.all_gpus) for model in simulation.pool.models], np.float64)
+    return Informed(budgets_s, chosen, share, resources, gpus)
 
 
 # Steady load
@@ -332,9 +341,8 @@ class SteadyBound:
         self.drawn_s, known = drawn_s, np.searchsorted(informed.budgets_s, budgets)
         self.good = informed.tables.good[:, :, known]  # (R, G, B)
         self.share, self.resources = informed.share, informed.resources
-        gpus = [len(model.all_gpus) for model in informed.simulation.pool.models]
         self._use = informed.tables.work_s @ self.resources.uses  # (R, G, K)
-        self._paid_s = informed.tables.work_s @ np.array(gpus, np.float64)  # (R, G)
+        self._paid_s = informed.tables.work_s @ informed.gpus  # (R, G)
         # Recipes than which no other is as good for as little of every resource.
         kept = np.ones(self.good.shape, np.bool_)
         earlier = np.tri(len(self.good), k=-1, dtype=np.bool_).T  # [j, i]: j comes before i
@@ -370,31 +378,25 @@ class SteadyBound:
             worst: Whether the smallest over budgets of goodput over `reach` counts.
             cap_s: Most GPU-seconds a query.
         """
-        from scipy import sparse
-
         budgets, (of_r, of_g, of_b) = len(self.budget_share), self._columns
-        n = len(of_r)
+        n, each = len(of_r), of_g * len(self.budget_share) + of_b
         query = self.share[of_g] * self.budget_share[of_b]  # (n,)
         value = np.ones(budgets) if weights is None else np.array(weights)
         value = value / (value @ self.budget_share)
-        each = of_g * budgets + of_b
-        once = sparse.csr_matrix((np.ones(n), (each, np.arange(n))))
+        once = (each == np.arange(each.max() + 1)[:, None]).astype(np.float64)
         load = (self._use[of_r, of_g] * query[:, None]).T  # (K, n)
         pay = self._paid_s[of_r, of_g] * query
-        rows = [once, load] + ([pay[None]] if np.isfinite(cap_s) else [])
-        limits = [np.ones(once.shape[0]), self.resources.rate * 60.0 / rate_per_min]
-        limits += [np.array([cap_s])] if np.isfinite(cap_s) else []
-        worth = self.good[of_r, of_g, of_b] * query
+        rows, limits = [once, load], [np.ones(len(once)), self.resources.rate * 60.0 / rate_per_min]
+        if np.isfinite(cap_s):
+            rows, limits = [*rows, pay[None]], [*limits, np.array([cap_s])]
+        matrix, worth = np.concatenate(rows), self.good[of_r, of_g, of_b] * query
         objective = worth * value[of_b]
-        matrix: Any = sparse.vstack([sparse.csr_matrix(part) for part in rows])
         if worst:  # one more variable, the least ratio
-            tier = sparse.csr_matrix((-worth, (of_b, np.arange(n))))
-            floor = sparse.csr_matrix((self.reach * self.budget_share)[:, None])
-            none = sparse.csr_matrix((matrix.shape[0], 1))
-            matrix = sparse.vstack([sparse.hstack([matrix, none]), sparse.hstack([tier, floor])])
-            limits.append(np.zeros(budgets))
-            objective = np.concatenate([np.zeros(n), [1.0]])
-        score, x, _ = maximise(objective, matrix.tocsr(), np.concatenate(limits))
+            tier = np.where(of_b == np.arange(budgets)[:, None], -worth, 0.0)
+            floor = np.append(np.zeros(len(matrix)), self.reach * self.budget_share)
+            matrix = np.column_stack([np.concatenate([matrix, tier]), floor])
+            limits, objective = [*limits, np.zeros(budgets)], np.append(np.zeros(n), 1.0)
+        score, x, _ = maximise(objective, matrix, np.concatenate(limits))
         return SteadyPlan(score, float(pay @ x[:n]))
 
     def of_arrivals(self, arrival_s: NDArray[np.float64], weights: Sequence[float] = ()) -> float:
@@ -475,7 +477,7 @@ class SteadyBound:
 def _informed(pool: str, workload: str, budgets_s: tuple[float, ...]) -> Informed:
     """Search recipes for a workload on its pool, up to two minutes of one core; once a process."""
     where = {"pool": pool, "workload": workload, "num_queries": 1, "observation": "index"}
-    return Informed(StreamEnv.simulation_of(where, 1), np.array(budgets_s))
+    return informed(StreamEnv.simulation_of(where, 1), np.array(budgets_s))
 
 
 def bound_of(scenario: Scenario) -> SteadyBound:
@@ -487,8 +489,7 @@ def bound_of(scenario: Scenario) -> SteadyBound:
         InfraMindError: SciPy is missing, or the scenario cannot be used.
     """
     budgets_s = tuple(sorted({*BUDGET_TIERS_S, *_MORE_BUDGETS_S, *scenario.drawn_s}))
-    informed = _informed(scenario.pool, scenario.workload, budgets_s)
-    return SteadyBound(informed, scenario.drawn_s)
+    return SteadyBound(_informed(scenario.pool, scenario.workload, budgets_s), scenario.drawn_s)
 
 
 def compute_limits(

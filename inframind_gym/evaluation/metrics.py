@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -59,28 +59,38 @@ def by_name(*metrics: Metric) -> dict[str, Metric]:
     return {metric.name: metric for metric in metrics}
 
 
-class Layout(ABC):
+class Layout:
     """Sums over the records of an episode, and the metrics that follow from the sums.
 
     Every metric but one is a function of sums: pooling episodes is adding rows of sums, and a
     bootstrap over episodes is one matrix product. The metric `tail` is a quantile of `values`.
+
+    Args:
+        metrics: By name.
+        names: Names of what records have the numbers of, as ``run.json`` has them.
     """
 
-    metrics: Mapping[str, Metric]
+    def __init__(
+        self, metrics: Mapping[str, Metric], names: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self.metrics, self.names = metrics, names or {}
+        self.tail = next(name for name, one in metrics.items() if one.tail_of)
 
-    @property
-    def tail(self) -> str:
-        """Name of the metric that is a quantile."""
-        return next(name for name, metric in self.metrics.items() if metric.tail_of)
+    @cached_property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the columns of the table: here metrics that are means of fields, and RECORDS."""
+        metrics = self.metrics.items()
+        return (*(k for k, one in metrics if one.whole == RECORDS and not one.tail_of), RECORDS)
 
-    @property
-    @abstractmethod
-    def sums(self) -> Sequence[str]:
-        """Names of the columns of the table; last ones, and "", are read by the layout alone."""
+    def derived(self, columns: Columns) -> dict[str, NDArray[Any]]:
+        """Return what each record adds to the sums that are no fields of it, (num_records,)."""
+        return {RECORDS: np.ones(len(next(iter(columns.values()))))}
 
-    @abstractmethod
     def table(self, columns: Columns) -> NDArray[np.float64]:
         """Return what each record adds to the sums, ``(num_records, width)``."""
+        derived = self.derived(columns)
+        added = [derived[name] if name in derived else columns[name] for name in self.sums]
+        return np.column_stack(added).astype(np.float64)
 
     def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the numbers whose quantile is the tail, and the record of each, ``(k,)``."""
@@ -89,7 +99,7 @@ class Layout(ABC):
 
     def named(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Return sums ``(..., width)`` by their names, ``(...)`` each."""
-        return dict(zip(self.sums, np.moveaxis(sums, -1, 0), strict=False))
+        return dict(zip(self.sums, np.moveaxis(sums, -1, 0), strict=True))
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -48,14 +48,15 @@ FIELDS: Final = (  # numbers of a decision that are summed
 class DecisionLayout(Layout):
     """Layout of a row of sums over decisions."""
 
-    metrics = METRICS
-    sums = (*FIELDS, "job_latency_s")
+    @cached_property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the columns of the table."""
+        return (*FIELDS, "job_latency_s")
 
-    def table(self, columns: Columns) -> NDArray[np.float64]:
-        """Return what each decision adds to the sums, ``(num_decisions, width)``."""
+    def derived(self, columns: Columns) -> dict[str, NDArray[Any]]:
+        """Return the latencies of the jobs that ended in each interval, (num_decisions,)."""
         latency_s, decision = self.values(columns)
-        ended_s = np.bincount(decision, latency_s, minlength=len(columns["jobs"]))
-        return np.column_stack([*(columns[name] for name in FIELDS), ended_s]).astype(np.float64)
+        return {"job_latency_s": np.bincount(decision, latency_s, minlength=len(columns["jobs"]))}
 
     def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the latencies of the jobs that ended, and the decision in whose interval."""
@@ -129,6 +130,7 @@ class PlacementSuite(Suite):
     )
     together: ClassVar = 2
     metrics: ClassVar = METRICS
+    layout_class: ClassVar = DecisionLayout
     score: ClassVar = "call_latency_s"
     beside: ClassVar = "slo"
     main: ClassVar = tuple(METRICS)
@@ -147,11 +149,6 @@ class PlacementSuite(Suite):
     demands: tuple[str, ...] = Field(min_length=1)  # names or paths of demands
     load: Positive = 1.0  # factor on the demands' rates
     num_decisions: PositiveInt = 120  # decisions of one episode
-
-    @classmethod
-    def layout(cls, header: Mapping[str, Any]) -> Layout:
-        """Return the layout of sums over decisions."""
-        return DecisionLayout()
 
     def length(self, cell: Cell) -> int:
         """Return the decisions of an episode."""

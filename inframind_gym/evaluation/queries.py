@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
@@ -58,68 +58,54 @@ _MARGIN: Final = 1.5  # of the arrivals that are drawn over those that are expec
 # Metrics
 
 
-@dataclass(frozen=True, slots=True)
 class QueryLayout(Layout):
-    """Layout of a row of sums over queries."""
+    """Layout of a row of sums over queries; `names` are of models, strategies and topologies."""
 
-    metrics = METRICS
+    @cached_property
+    def counted(self) -> dict[str, Sequence[str]]:
+        """Names of what is counted, by the share that follows from it."""
+        kinds = ("models", "strategies", "topologies")
+        return dict(zip(SHARES, (self.names[kind] for kind in kinds), strict=True))
 
-    models: tuple[str, ...]  # aliases of the pool's models
-    strategies: tuple[str, ...]  # prompt strategies
-    topologies: tuple[str, ...]  # collaboration topologies
-
-    @classmethod
-    def of(cls, header: Mapping[str, Any]) -> Self:
-        """Make the layout of a folder from its header."""
-        return cls(**{key: tuple(names) for key, names in header["names"].items()})
-
-    @property
+    @cached_property
     def sums(self) -> tuple[str, ...]:
-        """Names of the first columns; behind them are the counts of shares."""
-        return PLAIN_SUMS
+        """Names of the columns of the table: plain sums, then counts."""
+        counts = (f"{share}/{name}" for share, own in self.counted.items() for name in own)
+        return (*PLAIN_SUMS, *counts)
 
-    def share_slices(self) -> dict[str, tuple[slice, tuple[str, ...]]]:
-        """Return the columns of each share's counts, and the names that they count."""
-        named = (self.models, self.strategies, self.topologies)
-        ends = itertools.accumulate(map(len, named), initial=len(PLAIN_SUMS))
-        slices = itertools.starmap(slice, itertools.pairwise(ends))
-        return dict(zip(SHARES, zip(slices, named, strict=True), strict=True))
-
-    def table(self, columns: Columns) -> NDArray[np.float64]:
-        """Return what each query adds to the sums, ``(num_queries, width)``."""
-        solved, latency_s = columns["solved"], columns["latency_s"]
+    def derived(self, columns: Columns) -> dict[str, NDArray[Any]]:
+        """Return what each query adds to the sums that are no fields of it, (num_queries,)."""
+        solved, latency_s, calls = (columns[name] for name in ("solved", "latency_s", "calls"))
         in_time = latency_s <= columns["budget_s"]
-        plain = [
-            np.ones(len(solved)),
-            solved,
-            latency_s,
-            in_time,
-            *(latency_s <= target for target in SLO_TARGETS_S),
-            solved * in_time,
-            *(columns[key] for key in ("cost", "calls", "prompt_tokens", "output_tokens")),
-            *(columns[key] for key in ("truncated_calls", "ended_calls", "wait_s", "avoidable_s")),
-            columns["generated_tokens"],
-            columns["generated_tokens"] * (~in_time | (columns["calls"] == 0)),
-            *(columns[key] for key in ("busy_s", "offered_s")),
-        ]
+        found = {
+            RECORDS: np.ones(len(solved)),
+            "accuracy": solved,
+            "latency_mean_s": latency_s,
+            "slo_own": in_time,
+            **{f"slo_{target}s": latency_s <= target for target in SLO_TARGETS_S},
+            "goodput": solved * in_time,
+            "cost_ratio": columns["cost"],
+            "calls_per_query": calls,
+            "wasted_tokens": columns["generated_tokens"] * (~in_time | (calls == 0)),
+        }
         chosen = (columns["model"], columns["strategy"], columns["topology"][:, None])
-        counted = [
-            np.stack([(of == index).sum(axis=1) for index in range(len(names))], axis=1)
-            for of, (_, names) in zip(chosen, self.share_slices().values(), strict=True)
-        ]
-        return np.column_stack([*plain, *counted]).astype(np.float64)
+        for of, (share, names) in zip(chosen, self.counted.items(), strict=True):
+            found |= {f"{share}/{name}": (of == i).sum(axis=1) for i, name in enumerate(names)}
+        return found
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
-        decisions = sums[..., self.share_slices()["model_share"][0]]
-        return {**Layout.evaluate(self, sums), "imbalance": imbalance(decisions)}
+        of = self.named(sums)
+        decisions = [of[f"model_share/{name}"] for name in self.counted["model_share"]]
+        return {**super().evaluate(sums), "imbalance": imbalance(np.stack(decisions, axis=-1))}
 
     def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
         """Return shares of models and strategies (of decisions) and of topologies (of queries)."""
-        return {
-            share: dict(zip(names, (sums[at] / max(sums[at].sum(), 1.0)).tolist(), strict=True))
-            for share, (at, names) in self.share_slices().items()
-        }
+        of, found = self.named(sums), {}
+        for share, names in self.counted.items():
+            counts = np.array([of[f"{share}/{name}"] for name in names])
+            found[share] = dict(zip(names, (counts / max(counts.sum(), 1.0)).tolist(), strict=True))
+        return found
 
 
 def imbalance(calls: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -29,6 +29,7 @@ from inframind_gym.evaluation.cells import (
     file_hash,
     name_of,
 )
+from inframind_gym.evaluation.metrics import Layout
 from inframind_gym.evaluation.play import Batch, Played, Player, PolicyFailedError
 from inframind_gym.evaluation.queries import METRICS, SHARES, QueryBatch, QueryLayout, names_of
 from inframind_gym.evaluation.suite import Suite
@@ -216,6 +217,7 @@ class RoutingSuite(StreamSuite):
         ),
     )
     metrics: ClassVar = METRICS
+    layout_class: ClassVar[type[Layout]] = QueryLayout
     score: ClassVar = "goodput"
     beside: ClassVar = "accuracy"
     main: ClassVar = (
@@ -267,11 +269,6 @@ class RoutingSuite(StreamSuite):
             if name not in known:
                 raise ValueError(f"by_workload: {unknown('workload', name, sorted(known))}")
         return self
-
-    @classmethod
-    def layout(cls, header: Mapping[str, Any]) -> QueryLayout:
-        """Return the layout of sums over queries."""
-        return QueryLayout.of(header)
 
     @classmethod
     def about(cls, board: Mapping[str, Any]) -> str:

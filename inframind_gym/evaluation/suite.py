@@ -63,6 +63,7 @@ class Suite(StrictModel):
     axes: ClassVar[tuple[Axis, ...]]  # coordinates of a cell
     together: ClassVar[int] = 1  # leading axes that the rows of one batch have in common
     metrics: ClassVar[Mapping[str, Metric]]  # by name, in the order in which they are explained
+    layout_class: ClassVar[type[Layout]] = Layout  # of sums over records
     score: ClassVar[str]  # name of the metric that ranks
     # Metric in brackets behind the score, by value of an axis; empty: the score's interval
     beside: ClassVar[str] = ""
@@ -117,7 +118,7 @@ class Suite(StrictModel):
     @classmethod
     def layout(cls, header: Mapping[str, Any]) -> Layout:
         """Return the layout of sums, from the header of a folder."""
-        raise NotImplementedError
+        return cls.layout_class(cls.metrics, header.get("names"))
 
     @classmethod
     def about(cls, board: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from inframind_gym.configs import Name
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.evaluation.cells import Axis, Cell, Place
-from inframind_gym.evaluation.metrics import RECORDS, Columns, Layout, Metric, by_name
+from inframind_gym.evaluation.metrics import Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.teams.assignment.rules import BALANCED
@@ -25,25 +25,6 @@ from inframind_gym.teams.token_budget.settings import load_settings
 
 _MEANS: Final = "Means over {cells} ± half of the 95 % interval."
 _OF_TASKS: Final = ("reward", "quality", "load_penalty", "latency_s")  # fields of a task that ended
-
-
-class MeanLayout(Layout):
-    """Layout of sums over records, whose fields are the metrics that are means."""
-
-    def __init__(self, metrics: Mapping[str, Metric]) -> None:
-        self.metrics = metrics
-
-    @property
-    def sums(self) -> tuple[str, ...]:
-        """Fields of a record, and the number of the records."""
-        metrics = self.metrics.items()
-        means = [name for name, one in metrics if one.whole == RECORDS and not one.tail_of]
-        return (*means, RECORDS)
-
-    def table(self, columns: Columns) -> NDArray[np.float64]:
-        """Return the numbers of each record and a 1, ``(num_records, width)``."""
-        numbers = [columns[name].astype(np.float64) for name in self.sums[:-1]]
-        return np.column_stack([*numbers, np.ones(len(numbers[0]))])
 
 
 class EpisodeBatch(Batch):
@@ -106,11 +87,6 @@ class TeamSuite(Suite):
 
     # Arguments of the environment, by the scenario's name
     scenarios: dict[Name, dict[str, Any]] = Field(min_length=1)
-
-    @classmethod
-    def layout(cls, header: Mapping[str, Any]) -> Layout:
-        """Return the layout of sums."""
-        return MeanLayout(cls.metrics)
 
     def config(self, scenario: str) -> Any:
         """Return the checked arguments of a scenario.

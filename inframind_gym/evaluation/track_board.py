@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from inframind_gym.evaluation.cells import Place
 from inframind_gym.evaluation.metrics import Columns, Metric, by_name
 from inframind_gym.evaluation.queries import METRICS as QUERY_METRICS
-from inframind_gym.evaluation.queries import PLAIN_SUMS, QueryLayout
+from inframind_gym.evaluation.queries import QueryLayout
 from inframind_gym.evaluation.routing import about_division
 from inframind_gym.evaluation.scenarios import MOST_GROUPS
 from inframind_gym.evaluation.stats import Estimate
@@ -61,7 +61,6 @@ CAPTION: Final = (
     "in its server's queue; avoidable: that while another server had no call. Wasted: of the "
     "tokens that were written, those for queries past their budget. Idle: slots without a call."
 )
-_IN_TIME: Final = [i for i, name in enumerate(PLAIN_SUMS) if name.startswith("slo_")]
 # Sums beside those of routing: of all queries, and of each group.
 _PLAIN: Final = ("value", "good_value", "work_s", "cap_s", "worst_counts", "unanswered")
 _PER_GROUP: Final = ("queries", "good", "reach")
@@ -69,39 +68,33 @@ _PER_GROUP: Final = ("queries", "good", "reach")
 Estimates = Mapping[str, Mapping[Place, Estimate]]  # policy -> place -> its metrics
 
 
-@dataclass(frozen=True, slots=True)
 class TrackLayout(QueryLayout):
     """Layout of a row of sums over queries: those of routing, then those of the track."""
 
-    metrics = METRICS
-
-    @property
+    @cached_property
     def sums(self) -> tuple[str, ...]:
-        """Names of the columns but for those of shares, and of groups, which come last."""
-        shares = sum(len(names) for _, names in self.share_slices().values())
-        return (*PLAIN_SUMS, *[""] * shares, *_PLAIN)
+        """Names of the columns of the table: those of routing, of all queries and of groups."""
+        per_group = (f"{part}/{group}" for part in _PER_GROUP for group in range(MOST_GROUPS))
+        return (*super().sums, *_PLAIN, *per_group)
 
-    def table(self, columns: Columns) -> NDArray[np.float64]:
-        """Return what each query adds to the sums, ``(num_queries, width)``."""
-        good = columns["solved"] * (columns["latency_s"] <= columns["budget_s"])
-        of = columns["group"][:, None] == np.arange(MOST_GROUPS)
-        plain = [
-            columns["value"],
-            columns["value"] * good,
-            *(columns[name] for name in ("work_s", "cap_s", "worst_counts")),
-            columns["calls"] == 0,
-        ]
-        per_group = [of, of * good[:, None], of * columns["reach"][:, None]]
-        routing = QueryLayout.table(self, columns)
-        routing[np.ix_(columns["calls"] == 0, _IN_TIME)] = 0.0  # never answered
-        return np.column_stack([routing, *plain, *per_group]).astype(np.float64)
+    def derived(self, columns: Columns) -> dict[str, NDArray[Any]]:
+        """Return what each query adds to the sums that are no fields of it, (num_queries,)."""
+        found, answered = super().derived(columns), columns["calls"] > 0
+        found |= {name: found[name] & answered for name in found if name.startswith("slo_")}
+        good, group, reach = found["goodput"], columns["group"], columns["reach"]
+        found |= {"good_value": columns["value"] * good, "unanswered": ~answered}
+        for i in range(MOST_GROUPS):
+            of = group == i
+            found |= {f"queries/{i}": of, f"good/{i}": of * good, f"reach/{i}": of * reach}
+        return found
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
-        of, metrics = self.named(sums), QueryLayout.evaluate(self, sums)
-        groups = sums[..., -len(_PER_GROUP) * MOST_GROUPS :]
-        groups = groups.reshape(*sums.shape[:-1], len(_PER_GROUP), -1)
-        queries, good, reach = np.moveaxis(groups, -2, 0)
+        of, metrics = self.named(sums), super().evaluate(sums)
+        queries, good, reach = (
+            np.stack([of[f"{part}/{group}"] for group in range(MOST_GROUPS)], axis=-1)
+            for part in _PER_GROUP
+        )
         mean, worst = metrics["weighted_goodput"], _smallest(good, reach)
         counts = np.where(of["worst_counts"] > 0, worst, mean)
         paid = np.where(of["work_s"] > of["cap_s"], of["cap_s"], of["work_s"])

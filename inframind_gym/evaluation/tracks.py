@@ -235,6 +235,7 @@ class TrackSuite(StreamSuite):
     )
     together: ClassVar = 2
     metrics: ClassVar = track_board.METRICS
+    layout_class: ClassVar = track_board.TrackLayout
     score: ClassVar = track_board.SCORE
     main: ClassVar = track_board.MAIN
     compared: ClassVar = (score, "goodput", "accuracy", "slo_own", "work_s_per_query")
@@ -257,11 +258,6 @@ class TrackSuite(StreamSuite):
     refits: str | None = None
     # Order of the servers' queues; plain EDF collapses where servers are full
     scheduler: Scheduler | None = "edf_late_last"
-
-    @classmethod
-    def layout(cls, header: Mapping[str, Any]) -> track_board.TrackLayout:
-        """Return the layout of sums over queries."""
-        return track_board.TrackLayout.of(header)
 
     @classmethod
     def scores(cls, header: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, Any]:

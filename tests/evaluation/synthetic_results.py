@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 
 from inframind_gym.evaluation.cells import Cell
-from inframind_gym.evaluation.queries import QueryLayout, columns_of
+from inframind_gym.evaluation.queries import columns_of
 from inframind_gym.evaluation.routing import RoutingSuite
 from inframind_gym.evaluation.store import Finished, ResultStore
 from inframind_gym.simulator.workflow.state import CALL, COMPLETED
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
-LAYOUT = QueryLayout(("big", "small"), STRATEGIES, TOPOLOGIES)
+NAMES = {
+    "models": ["big", "small"],
+    "strategies": list(STRATEGIES),
+    "topologies": list(TOPOLOGIES),
+}
 TASKS = SimpleNamespace(ids=("t/0", "t/1"), datasets=("math", "math"))
 SPEC: Any = SimpleNamespace(max_num_seqs=np.full(8, 16))
 SIMULATION: Any = SimpleNamespace(tasks=TASKS, policy_spec=lambda: SPEC)
@@ -40,11 +44,7 @@ def header(**changes: Any) -> dict[str, Any]:
             "tasks": "builtin",
             "backend": "surrogate",
         },
-        "names": {
-            "models": list(LAYOUT.models),
-            "strategies": list(STRATEGIES),
-            "topologies": list(TOPOLOGIES),
-        },
+        "names": NAMES,
         "runs": [{"command": ["inframind"]}],
         "planned": {},
         "left_out": {},

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,15 +32,8 @@ def bound(good: Any, drawn_s: tuple[float, ...] = (10.0,), gpus: int = 1) -> Ste
     """A cheap recipe of 1 s and a dear one of 4 s on one server; `good` (2, 1, B)."""
     table = np.array(good, float)
     tables = Tables([CHEAP, DEAR], table, work_s=np.array([[[1.0]], [[4.0]]]))
-    pool = SimpleNamespace(models=[SimpleNamespace(all_gpus=range(gpus))])
-    informed = SimpleNamespace(
-        budgets_s=np.unique(drawn_s),
-        tables=tables,
-        share=np.ones(1),
-        resources=ONE,
-        simulation=SimpleNamespace(pool=pool),
-    )
-    return SteadyBound(cast(Informed, informed), drawn_s)
+    recipes = Informed(np.unique(drawn_s), tables, np.ones(1), ONE, np.array([float(gpus)]))
+    return SteadyBound(recipes, drawn_s)
 
 
 PLAIN = [[[0.5]], [[0.9]]]  # of the cheap recipe and the dear one

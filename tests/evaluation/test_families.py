@@ -11,15 +11,14 @@ import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
 from inframind_gym.evaluation.cells import Cell
-from inframind_gym.evaluation.metrics import Metric, by_name
-from inframind_gym.evaluation.placement import FIELDS, DecisionLayout
+from inframind_gym.evaluation.metrics import Layout, Metric, by_name
+from inframind_gym.evaluation.placement import FIELDS, PlacementSuite
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.suite import Suite, family_of, load_suite
 from inframind_gym.evaluation.tables import to_markdown
 from inframind_gym.evaluation.teams import (
     AssignmentSuite,
     CoordinationSuite,
-    MeanLayout,
     TeamSuite,
     TokenBudgetSuite,
 )
@@ -105,7 +104,7 @@ def test_a_placement_is_judged_as_the_environment_judges_it() -> None:
     suite = load_suite("placement_quick", {**small, "num_decisions": 40, "seeds": [3]}).resolve()
     ((cell, columns),) = suite.player().run(suite.cells()[1:])
     _, info = in_the_environment(suite, cell)
-    found = DecisionLayout().evaluate(DecisionLayout().table(columns).sum(axis=0))
+    found = PlacementSuite.layout({}).evaluate(PlacementSuite.layout({}).table(columns).sum(axis=0))
     assert len(columns["decision"]) == 40
     assert found["call_latency_s"] == pytest.approx(info["mean_call_latency_s"])
     assert 1.0 - found["slo"] == pytest.approx(info["late_share"])
@@ -120,7 +119,9 @@ def test_metrics_of_decisions_by_hand() -> None:
     second = dict(zip(FIELDS, (50.0, 2, 0, 1, 0, 4, 1, 20.0, 4, 1), strict=True))
     columns = {name: np.array([first[name], second[name]]) for name in first}
     columns |= {"job_latency_s": np.array([3.0, 5.0, 10.0])}
-    metrics = DecisionLayout().evaluate(DecisionLayout().table(columns).sum(axis=0))
+    metrics = PlacementSuite.layout({}).evaluate(
+        PlacementSuite.layout({}).table(columns).sum(axis=0)
+    )
     expected = {"call_latency_s": 80.0 / 8, "slo": 1 - 1 / 4, "job_latency_mean_s": 6.0}
     expected |= {"finished": 3 / 4, "switches_per_gpu_hour": 3 / (40.0 / 3600)}
     assert metrics == pytest.approx({**expected, "illegal_share": 1 / 8, "serving_share": 7 / 8})
@@ -128,14 +129,14 @@ def test_metrics_of_decisions_by_hand() -> None:
 
 def test_means_and_tails_by_hand() -> None:
     tail = Metric("tokens_p95", "p95", tail_of="tokens")
-    layout = MeanLayout(by_name(Metric("reward", ""), Metric("tokens", ""), tail))
+    layout = Layout(by_name(Metric("reward", ""), Metric("tokens", ""), tail))
     columns = {"reward": np.array([0.5, 0.7]), "tokens": np.array([10, 30])}
     found = layout.evaluate(layout.table(columns).sum(axis=0))
     assert found == {"reward": 0.6, "tokens": 20.0}
     values, record = layout.values(columns)
     assert values.tolist() == [10.0, 30.0] and record.tolist() == [0, 1]
     detection = Metric("detection", "", part="caught", whole="lied")
-    layout = MeanLayout(by_name(Metric("caught", ""), Metric("lied", ""), detection))
+    layout = Layout(by_name(Metric("caught", ""), Metric("lied", ""), detection, tail))
     columns = {"caught": np.array([1, 2, 0]), "lied": np.array([1, 3, 0])}
     found = layout.evaluate(layout.table(columns).sum(axis=0))
     assert found["detection"] == 0.75

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from inframind_gym.errors import ConfigError
+from inframind_gym.evaluation import store
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.play import PolicyFailedError
@@ -23,6 +24,7 @@ from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.store import digest_of, finished_ids, read_cells, read_header
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies import resolve_policy
+from inframind_gym.policies.simple import LeastLoadedPolicy, SpillPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = "tests.evaluation.policies_under_test"
@@ -194,3 +196,34 @@ def test_a_workload_counts_by_its_content_and_can_be_moved(tmp_path: Path) -> No
     (tmp_path / "there" / "mine.yaml").write_text(text.replace("queries: 500", "queries: 400"))
     with pytest.raises(ConfigError, match="the content of workload"):
         run(mine, tmp_path / "r")
+
+
+def test_other_versions_and_weights_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "a_users_policy.py"
+    text = f"from {MINE} import Cheapest\nclass Mine(Cheapest):\n    name = 'mine'\n"
+    module.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = suite(policies=["least_loaded", "a_users_policy:Mine"], seeds=1, num_queries=4)
+    run(config, tmp_path / "r")
+    assert run(config, tmp_path / "r").computed == 0
+    of, name = LeastLoadedPolicy, "policy least_loaded:"
+    for target, attribute, value, message in [
+        (store, "SIMULATOR_VERSION", -1, r"other settings: simulator \(there: .*, now: -1\)"),
+        (of, "version", 7, rf"{name} version \(there: 1, now: 7\)"),
+        (of, "fingerprint", "other weights", rf"{name} weights \(there: "),
+    ]:
+        with monkeypatch.context() as patch, pytest.raises(ConfigError, match=message):
+            patch.setattr(target, attribute, value, raising=False)
+            run(config, tmp_path / "r")
+    module.write_text(f"{text}# edited\n")
+    with pytest.raises(ConfigError, match=r"policy a_users_policy:Mine: module \(there: "):
+        run(config, tmp_path / "r")
+
+
+def test_a_planned_router_has_the_version_of_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = store.policy_fingerprint(resolve_policy("planned:IO:1:own:spill"))
+    monkeypatch.setattr(SpillPolicy, "version", 7)
+    after = store.policy_fingerprint(resolve_policy("planned:IO:1:own:spill"))
+    assert after == before | {"version": 7}

@@ -21,7 +21,7 @@ from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.stats import Estimate
 from inframind_gym.evaluation.store import read_cells
 from inframind_gym.evaluation.suite import load_suite
-from inframind_gym.evaluation.track_board import SCORE, TrackLayout
+from inframind_gym.evaluation.track_board import SCORE
 from inframind_gym.evaluation.tracks import TrackSuite
 from inframind_gym.policies import resolve_policy
 from inframind_gym.simulator.workflow.state import CALL
@@ -192,7 +192,7 @@ def sums_of(**columns: Any) -> dict[str, float]:
         "topology": np.zeros(n, np.int8),
         **{name: np.asarray(value) for name, value in columns.items()},
     }
-    layout = TrackLayout(("m",), ("s",), ("t",))
+    layout = TrackSuite.layout({"names": {"models": "m", "strategies": "s", "topologies": "t"}})
     found = layout.evaluate(layout.table(content).sum(axis=0))
     return {name: float(value) for name, value in found.items()}
 
