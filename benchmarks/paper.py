@@ -257,7 +257,6 @@ def play(job: Job, runs: Path) -> dict[str, Any]:
         settings |= {"rates_per_min": (10.0, 100.0), "budgets_s": (50.0, 100.0, 200.0)}
     suite = load_suite("published", settings).resolve()
     player = suite.player()
-    player.arguments = {"record_calls": True}
     batch = player.begin(suite.cells())
     played = player.play(batch)
     slots = batch.simulation.policy_spec().max_num_seqs

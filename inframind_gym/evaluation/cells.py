@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,6 +122,17 @@ def content_hash(content: Any) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of JSON content, whatever its keys' order."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def rounded(content: Any, figures: int) -> Any:
+    """Return JSON content whose numbers have so many significant figures."""
+    if isinstance(content, float):
+        return float(f"{content:.{figures}g}")
+    if isinstance(content, Mapping):
+        return {str(key): rounded(value, figures) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [rounded(value, figures) for value in content]
+    return content
 
 
 def file_hash(path: str | Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -60,43 +60,48 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
     return pairs
 
 
-def run_differences(a: Results, b: Results) -> list[str]:
-    """Return what two runs of one family differ in, as notes for the reader."""
-    found = "; ".join(differences(a.header, b.header))
-    return [f"the two runs differ in {shortened(found, 400)}"] if found else []
+def paired(
+    sides: Sequence[Side], names: Sequence[str], num_resamples: int = NUM_RESAMPLES
+) -> tuple[Iterator[dict[Place, Estimate]], int, list[str]]:
+    """Estimate metrics of sides of one family on the episodes that all have, of the same length.
 
-
-def common_episodes(sides: Sequence[Side]) -> dict[Place, list[int]]:
-    """Return the places and seeds that all sides have, with episodes of the same length."""
-    lengths = [
-        {
-            (place, seed): episodes[0].records
-            for place, by_seed in side.results.strata(side.policy).items()
-            for seed, episodes in by_seed.items()
-        }
-        for side in sides
-    ]
+    Returns:
+        Of one side after the other the estimates by place; the number of episodes; notes for the
+        reader.
+    """
+    strata = [side.results.strata(side.policy) for side in sides]
+    first, *others = strata
     common: dict[Place, list[int]] = {}
-    for (place, seed), records in lengths[0].items():
-        if all(other.get((place, seed)) == records for other in lengths):
-            common.setdefault(place, []).append(seed)
-    return common
-
-
-def estimates(
-    side: Side,
-    common: Mapping[Place, Sequence[int]],
-    names: tuple[str, ...],
-    num_resamples: int = NUM_RESAMPLES,
-) -> dict[Place, Estimate]:
-    """Return the metrics of a policy on some episodes, by place."""
-    strata, layout = side.results.strata(side.policy), side.results.layout
-    return {
-        place: Estimate.of(
-            names, layout, side.policy, [strata[place][one] for one in seeds], place, num_resamples
-        )
-        for place, seeds in common.items()
-    }
+    for place, by_seed in first.items():
+        for seed, (episode, *_) in by_seed.items():
+            there = [other.get(place, {}).get(seed) for other in others]
+            if all(one and one[0].records == episode.records for one in there):
+                common.setdefault(place, []).append(seed)
+    estimates = (
+        {
+            place: Estimate.of(
+                tuple(names),
+                side.results.layout,
+                side.policy,
+                [own[place][seed] for seed in seeds],
+                place,
+                num_resamples,
+            )
+            for place, seeds in common.items()
+        }
+        for side, own in zip(sides, strata, strict=True)
+    )
+    notes = []
+    places = {place for own in strata for place in own}
+    if len(common) < len(places):
+        notes.append(f"compared are the {len(common)} of {len(places)} cells that all have")
+    # A lone episode is cut into more units than it has seeds.
+    if any(1 < len(seeds) < MIN_SEEDS for seeds in common.values()):
+        notes.append(f"some cells have fewer than {MIN_SEEDS} seeds: their intervals are rough")
+    for results in list({id(side.results): side.results for side in sides}.values())[1:]:
+        if found := "; ".join(differences(sides[0].results.header, results.header)):
+            notes.append(f"the two runs differ in {shortened(found, 400)}")
+    return estimates, sum(map(len, common.values())), notes
 
 
 def compare(a: Side, b: Side, *, num_resamples: int = NUM_RESAMPLES) -> dict[str, Any]:
@@ -123,33 +128,24 @@ def compare(a: Side, b: Side, *, num_resamples: int = NUM_RESAMPLES) -> dict[str
             f"{a.results.folder} and {b.results.folder} hold results of different families: they "
             "cannot be paired."
         )
-    common = common_episodes([a, b])
-    if not common:
+    names = [n for n in family.metrics if n in a.results.measured and n in b.results.measured]
+    (left, right), _, paired_notes = paired([a, b], names, num_resamples)
+    if not left:
         axes = [axis.label.partition("/")[0] for axis in family.axes]
         raise ConfigError(
             f"{a.policy} ({a.results.folder}) and {b.policy} ({b.results.folder}) have no episode "
             f"of the same {', '.join(axes)}, seed and length: there is nothing to pair."
         )
-    of_both = {*a.results.measured} & {*b.results.measured}
-    names = tuple(name for name in family.metrics if name in of_both)
-    left, right = (estimates(one, common, names, num_resamples) for one in (a, b))
-    pairs = {place: (left[place], right[place]) for place in left}
     folders = {str(side.results.folder): side.results for side in (a, b)}
     notes = [f"{name}: {note}" for name, results in folders.items() for note in results.notes()]
     notes += [f"{a.policy} is compared with itself"] * (a.policy == b.policy)
-    places = {**a.results.strata(a.policy), **b.results.strata(b.policy)}
-    if len(common) < len(places):
-        notes.append(f"compared are the {len(common)} of {len(places)} cells that both have")
-    # A lone episode is cut into more units than it has seeds.
-    if any(1 < len(seeds) < MIN_SEEDS for seeds in common.values()):
-        notes.append(f"some cells have fewer than {MIN_SEEDS} seeds: their intervals are rough")
     return {
         "a": {"folder": str(a.results.folder), "policy": a.policy},
         "b": {"folder": str(b.results.folder), "policy": b.policy},
-        "cells": len(pairs),
+        "cells": len(left),
         "overall": _differences(*(reduce(add, side.values()) for side in (left, right))),
-        "rows": [{**family.describe(p), **_differences(*pair)} for p, pair in pairs.items()],
-        "notes": notes + run_differences(a.results, b.results),
+        "rows": [{**family.describe(p), **_differences(left[p], right[p])} for p in left],
+        "notes": notes + paired_notes,
         "kind": a.results.kind,
     }
 
@@ -207,21 +203,23 @@ def compare_all(sides: Sequence[tuple[int, Side]]) -> dict[str, Any] | None:
         rows[i][j] is `difference_text` of side i less j. None where there are not two policies with
         an episode in common.
     """
-    common = common_episodes([side for _, side in sides]) if len(sides) > 1 else {}
-    if not common:
+    if len(sides) < 2:
         return None
-    first, *others = runs = list({i: side.results for i, side in sides}.values())
-    metrics = first.family.metrics
-    names = tuple(n for n in first.family.compared if all(n in run.measured for run in runs))
-    totals = [reduce(add, estimates(side, common, names).values()) for _, side in sides]
+    runs = [side.results for _, side in sides]
+    metrics = runs[0].family.metrics
+    names = [n for n in runs[0].family.compared if all(n in run.measured for run in runs)]
+    estimates, episodes, notes = paired([side for _, side in sides], names)
+    if not episodes:
+        return None
+    totals = [reduce(add, own.values()) for own in estimates]
     between = [[_differences(other, one) for other in totals] for one in totals]
     return {
-        "kind": first.kind,
-        "episodes": sum(map(len, common.values())),
+        "kind": runs[0].kind,
+        "episodes": episodes,
         "sides": [{"run": i, "policy": side.policy} for i, side in sides],
         "metrics": {
             name: [[difference_text(metrics[name], d[name]) for d in row] for row in between]
             for name in names
         },
-        "notes": [note for run in others for note in run_differences(first, run)],
+        "notes": notes,
     }

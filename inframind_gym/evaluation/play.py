@@ -100,8 +100,7 @@ class Player:
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress
         self.batch: type[Any] = suite.batch
-        self.arguments: dict[str, Any] = {}  # of the environment, beside those of the suite
-        self._last: tuple[Any, Any] | None = None  # arguments of a simulation, and itself
+        self._last: tuple[Any, Any] | None = None  # what the last simulation is of, and itself
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
         """Play cells of one `Suite.group_of` to the ends of their episodes.
@@ -183,22 +182,23 @@ class Player:
         kwargs: dict[str, Any] = self.suite.env_kwargs(cells[0].place, policy)
         return kwargs
 
-    def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> Any:
-        """Make a simulation from the arguments of the environment; a bound may bring its own."""
-        environment = self.suite.environment()
-        if getattr(policy, "bound", False) and hasattr(policy, "simulation"):
-            return policy.simulation(checked_arguments(environment.arguments, kwargs), rows)
-        return environment.simulation_of(kwargs, rows)
+    def make(self, cells: Sequence[Cell], policy: Any = None) -> Any:
+        """Make the policy of cells, if none is given, and a simulation: the last one if that fits.
 
-    def make(self, cells: Sequence[Cell]) -> Any:
-        """Make the policy of cells and their simulation, which is the last one if that fits."""
+        A bound may bring a simulation of its own.
+        """
         with blame(cells):
-            policy = self.policy(cells)
-            kwargs = self.arguments_of(cells, policy) | self.arguments
-            key = (getattr(policy, "simulation", None), kwargs, len(cells))
-            if self._last is None or self._last[0] != key:
-                Player.close(self)
-                self._last = (key, self.simulate(policy, kwargs, len(cells)))
+            policy = self.policy(cells) if policy is None else policy
+            kwargs, rows = self.arguments_of(cells, policy), len(cells)
+            own = getattr(policy, "simulation", None) if getattr(policy, "bound", False) else None
+            if self._last is None or self._last[0] != (own, kwargs, rows):
+                self.close()
+                environment = self.suite.environment()
+                if own is None:
+                    simulation = environment.simulation_of(kwargs, rows)
+                else:
+                    simulation = own(checked_arguments(environment.arguments, kwargs), rows)
+                self._last = (own, kwargs, rows), simulation
             return self.batch(self, cells, policy, self._last[1])
 
     def reset(self, batch: Batch) -> None:

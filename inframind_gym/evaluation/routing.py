@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from pydantic import BeforeValidator, Field, model_validator
 
 from inframind_gym.configs import StrictModel, list_configs, within
@@ -399,6 +400,12 @@ class RoutingSuite(StreamSuite):
             notes[name] = estimates(load_workload(self.source("workloads", name)))
         return {"estimates": notes} | super().header()
 
+    def environment(self) -> Any:
+        """Return the class of the environment: on simulated servers, or on those of the pool."""
+        if self.backend == "surrogate":
+            return super().environment()
+        return load_env_creator(str(gym.spec(LIVE_ID).entry_point))
+
     def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
         """Return rate and budget of every row."""
         _, rates, budgets = zip(*(cell.place for cell in cells), strict=True)
@@ -454,29 +461,23 @@ class LivePlayer(Player):
     ) -> None:
         super().__init__(suite, progress)
         self.batch, self.log = LiveBatch, log
-        self.arguments = {"log": None if log is None else str(log)}
-        self._env: Any = None
 
-    def run(self, cells: Sequence[Cell]) -> list[Played]:
-        """Play cells one by one.
-
-        Raises:
-            PolicyFailedError: The policy cannot play on this pool, or gave no valid action.
-            InfraMindError: No server answers, or all went down for good.
-        """
-        return [played for cell in cells for played in super(LivePlayer, self).run([cell])]
-
-    def simulate(self, policy: Any, kwargs: dict[str, Any], rows: int) -> Any:
-        """Return the closed loop with the servers, which an environment holds."""
-        self._env = gym.make(LIVE_ID, disable_env_checker=True, **kwargs).unwrapped
-        return self._env.simulation
+    def arguments_of(self, cells: Sequence[Cell], policy: Any) -> dict[str, Any]:
+        """Return the arguments of the environment of cells, with the file of the log."""
+        log = None if self.log is None else str(self.log)
+        return super().arguments_of(cells, policy) | {"log": log}
 
     def check(self, cell: Cell) -> None:
         """Check that a policy can play a cell, without the servers."""
         self.reset_policy(self.make([cell]))
 
     def begin(self, cells: Sequence[Cell]) -> Any:
-        """Begin an episode; servers that do not answer are not the policy's fault."""
+        """Begin an episode.
+
+        Raises:
+            PolicyFailedError: The policy cannot play on this pool.
+            InfraMindError: No server answers, which is not the policy's fault.
+        """
         batch = self.make(cells)
         self.reset(batch)
         batch.begin()

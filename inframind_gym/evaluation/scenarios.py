@@ -34,7 +34,7 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.errors import ConfigError
-from inframind_gym.evaluation.cells import content_hash
+from inframind_gym.evaluation.cells import content_hash, rounded
 from inframind_gym.files import replace_text
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.server.faults import Fault, Faults
@@ -110,18 +110,10 @@ class Scenario(StrictModel):
 
         The last figures of estimated constants differ between processors.
         """
-
-        def rounded(content: Any) -> Any:
-            if isinstance(content, dict):
-                return {key: rounded(value) for key, value in content.items()}
-            if isinstance(content, list):
-                return [rounded(value) for value in content]
-            return float(f"{content:.9g}") if isinstance(content, float) else content
-
         profiles = load_profiles(load_workload(self.workload))
         parts = {of: [p.weight, p.profile.model_dump(mode="json")] for of, p in profiles.items()}
         pool = load_pool(self.pool).model_dump(mode="json")
-        return content_hash(rounded([pool, parts, list(self.drawn_s)]))
+        return content_hash(rounded([pool, parts, list(self.drawn_s)], 9))
 
 
 class Limits(StrictModel):

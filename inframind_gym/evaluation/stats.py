@@ -55,10 +55,9 @@ def resample_counts(
 def interval(
     draws: NDArray[np.float64],
     units_per_stratum: NDArray[np.int64],
-    confidence: float = CONFIDENCE,
     by_training: Sequence[NDArray[np.float64]] = (),
 ) -> NDArray[np.float64]:
-    """Expanded percentile interval of bootstrap draws.
+    """Expanded percentile interval of bootstrap draws, with CONFIDENCE as its nominal coverage.
 
     Where trainings are resampled, too, factor and degrees of freedom come from both parts of the
     variance by Satterthwaite's formula: with v_k the variance of the draws that is due to n_k
@@ -69,7 +68,6 @@ def interval(
     Args:
         draws: One statistic per resample, ``(num_resamples, ...)``.
         units_per_stratum: Units of each stratum that went into it, ``(num_strata,)``.
-        confidence: Nominal coverage.
         by_training: For each policy in the statistic, its values with every training,
             ``(num_trainings, ...)``; with one training nothing is due to it.
 
@@ -79,21 +77,21 @@ def interval(
     units = (int(units_per_stratum.sum()), int((units_per_stratum - 1).sum()))
     trained = [values for values in by_training if len(values) > 1]
     if not trained:
-        tail = _tail([(1.0, *units)], confidence)
+        tail = _tail([(1.0, *units)])
         return np.quantile(draws, [tail, 1.0 - tail], axis=0)
-    flat = draws.reshape(len(draws), -1)
-    ends = np.empty((2, flat.shape[1]))
-    for i, column in enumerate(flat.T):
-        counts = [len(values) for values in trained]
-        of = [float(values.reshape(len(values), -1)[:, i].var()) for values in trained]
-        parts = [(v / n, n, n - 1) for v, n in zip(of, counts, strict=True)]
+    ends = np.empty((2, *draws.shape[1:]))
+    for i in np.ndindex(draws.shape[1:]):
+        column = draws[:, *i]
+        parts = [
+            (float(values[:, *i].var()) / n, n, n - 1) for values in trained if (n := len(values))
+        ]
         rest = max(float(column.var()) - sum(v for v, *_ in parts), 0.0)
-        tail = _tail([*parts, (rest, *units)], confidence)
-        ends[:, i] = np.quantile(column, [tail, 1.0 - tail])
-    return ends.reshape(2, *draws.shape[1:])
+        tail = _tail([*parts, (rest, *units)])
+        ends[:, *i] = np.quantile(column, [tail, 1.0 - tail])
+    return ends
 
 
-def _tail(parts: Sequence[tuple[float, int, int]], confidence: float) -> float:
+def _tail(parts: Sequence[tuple[float, int, int]]) -> float:
     """Return the probability beyond either end, from (variance, units, df) of each factor."""
     from scipy.special import ndtr, stdtrit
 
@@ -103,7 +101,7 @@ def _tail(parts: Sequence[tuple[float, int, int]], confidence: float) -> float:
         return 0.0
     df = math.floor(total**2 / sum(v**2 / df for v, _, df in known) + 1e-9)
     stretch = math.sqrt(sum(v * n / df for v, n, df in known) / total)
-    return float(ndtr(-stretch * stdtrit(max(1, df), 0.5 + confidence / 2.0)))
+    return float(ndtr(-stretch * stdtrit(max(1, df), 0.5 + CONFIDENCE / 2.0)))
 
 
 def pooled_quantile(

@@ -6,7 +6,8 @@
 ``pandas.read_parquet(folder / "records")`` opens all records of a run. A file's metadata lists its
 cells: id, coordinates, number of rows, and the SHA-256 of the records as they were played. A batch
 is finished if its file is there: it is written beside and renamed, and its pages carry checksums. A
-file that cannot be read counts as missing, and the next run of the same command replaces it.
+file that cannot be read counts as missing; the next run of the same command plays its cells again
+and keeps it as a hidden file ``.….damaged``.
 
 Results rest on declared versions: of the folder's format, of the simulator and of each policy. A
 folder made under another version is refused; a change that no version declares is not seen.
@@ -428,8 +429,8 @@ class ResultStore:
                 header["runs"] = [*old["runs"], *header["runs"]]
         elif self.finished:
             raise ConfigError(f"{self.folder} has results, but no {HEADER}. Choose another folder.")
-        for path in damaged:
-            path.unlink()
+        for path in damaged:  # not deleted: it may only be this process that cannot read it
+            path.replace(path.with_name(f".{path.stem}.damaged"))
         self._write_header()
 
     def _write_header(self) -> None:

@@ -278,10 +278,14 @@ def prepare(
         replace_text(folder / MANIFEST, complete.model_dump_json(indent=2) + "\n")
         check(folder)
         target = out / submission.suite / submission.name
+        new = target.with_name(f".{target.name}.new")
         try:
+            shutil.rmtree(new, ignore_errors=True)
+            shutil.copytree(folder, new)
             shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(folder, target)
-        except OSError as error:
+            new.rename(target)
+        except OSError as error:  # a full disk: what was there still is
+            shutil.rmtree(new, ignore_errors=True)
             raise ConfigError(f"{target}: cannot be written ({error}).") from None
     return target
 

@@ -259,10 +259,9 @@ class Suite(StrictModel):
         """Return the JSON arguments of the environment in which a policy plays a place."""
         raise NotImplementedError
 
-    @classmethod
-    def environment(cls) -> Any:
+    def environment(self) -> Any:
         """Return the class of the single environment."""
-        return load_env_creator(str(gym.spec(cls.env_id).entry_point))
+        return load_env_creator(str(gym.spec(self.env_id).entry_point))
 
     @classmethod
     def resolve_policy(cls, name: str) -> Any:

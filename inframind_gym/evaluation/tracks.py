@@ -210,14 +210,11 @@ class TrackPlayer(Player):
             if batch is not None:
                 played += self.play(batch)
                 continue
-            random = resolve_policy("random")
-            simulation = self.simulate(random, self.arguments_of(group, random), len(group))
-            batch = self.batch(self, group, random, simulation)
+            batch = self.make(group, resolve_policy("random"))
             self.reset(batch)
             batch.begin()
             self.progress(len(group) * batch.window.count)
             played += [(cell, batch.columns(row)) for row, cell in enumerate(group)]
-            simulation.close()
         return played
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load_results
-from inframind_gym.evaluation.report import page
-from inframind_gym.evaluation.report.page import FORMAT, lean, render, report_data, write_report
-from inframind_gym.evaluation.suite import FAMILIES
+from inframind_gym.evaluation.cells import rounded
+from inframind_gym.evaluation.report.page import render, report_data, write_report
 from inframind_gym.evaluation.tables import to_markdown
 from tests.golden.boards import SUITES, results_of
 
@@ -58,8 +57,7 @@ def test_a_report_has_the_board_of_every_family(kind, folders, tmp_path):
     data = Page(out.read_text(encoding="utf-8")).data
     (found,) = data["runs"]
     board = leaderboard(load_results(folder))
-    assert data["format"] == FORMAT
-    assert found["board"] == lean(board)
+    assert found["board"] == rounded(board, 6)
     for shown, sheet in zip(found["tables"], leaderboard_tables(board), strict=True):
         assert shown["rows"] == [list(row) for row in sheet.rows]
         assert shown["caption"] in to_markdown(sheet)
@@ -71,11 +69,6 @@ def test_a_report_has_the_board_of_every_family(kind, folders, tmp_path):
 
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028<img src=x onerror=alert(2)>&amp;"
-
-
-def test_every_family_has_its_terms_in_the_glossary():
-    glossary = json.loads((Path(page.__file__).parent / "glossary.json").read_text("utf-8"))
-    assert set(FAMILIES) <= set(glossary)
 
 
 def test_text_stays_text(folders, tmp_path):

@@ -103,6 +103,7 @@ def test_damage_is_seen_and_mended_by_the_next_run(
         if lost:
             store.commit([result(cell, make(cell)) for cell in lost])
     assert finished(folder) == CELL_LIST
+    assert len(list((folder / RECORDS).glob(".*.damaged"))) == bool(lost)
     for one in read_cells(folder):
         assert one is not None and digest_of(result(one.cell, make(one.cell)).columns) == one.digest
 

@@ -254,32 +254,9 @@ def test_the_interquartile_mean_by_hand() -> None:
     # of six, the second and the fifth count by half
     values = np.array([[6.0, 5, 4, 3, 2, 1], [0, 0, 0, 0, 0, 60]])
     np.testing.assert_allclose(score.iqm(values), [(1.0 + 3 + 4 + 2.5) / 3, 0.0])
-
-
-def estimates(goodput: dict[str, dict[tuple[Any, ...], float]]) -> dict[str, Any]:
-    """Scores without noise but for one part in a hundred, the same for all policies."""
-    noise = np.random.default_rng(0).normal(0.0, 0.01, (200, 1))
-
-    def of(value: float) -> Estimate:
-        return Estimate((SCORE,), np.array([value]), value + noise, np.array([[value]]), (5,))
-
-    return {
-        policy: {place: of(value) for place, value in places.items()}
-        for policy, places in goodput.items()
-    }
-
-
-def board_of(values: dict[str, list[float]], **header: Any) -> dict[str, Any]:
-    """Scores of policies on tracks of one cell each."""
-    tracks = [f"t{i}" for i in range(len(next(iter(values.values()))))]
-    at = {"scenario": "s", "load": 0.9, "informed": 0.8, "cap_s": None, "stale": False}
-    places = {track: {"track": track, **at} for track in tracks}
-    header = {"places": places, "fits": {}, **header}
-    content = {
-        policy: {(track, "s", 0.9): one for track, one in zip(tracks, own, strict=True)}
-        for policy, own in values.items()
-    }
-    return score.track_scores(header, estimates(content))
+    assert {name: of(values).tolist() for name, of in score.AGGREGATES.items()} == {
+        SCORE: score.iqm(values).tolist(), "mean": [3.5, 10.0], "worst": [1.0, 0.0]
+    }  # fmt: skip
 
 
 def test_a_policy_is_ahead_if_it_is_above_in_three_of_four_tracks_and_below_in_none() -> None:
@@ -289,8 +266,20 @@ def test_a_policy_is_ahead_if_it_is_above_in_three_of_four_tracks_and_below_in_n
         "c": [0.5] * 5 + [0.6] * 3,
         "d": [0.5] * 7 + [0.7],
         "bound": [0.8] * 8,
+    }  # of tracks of one cell each, with the same noise for all policies
+    noise = np.random.default_rng(0).normal(0.0, 0.01, (200, 1))
+
+    def of(value: float) -> Estimate:
+        return Estimate((SCORE,), np.array([value]), value + noise, np.array([[value]]), (5,))
+
+    at = {"scenario": "s", "load": 0.9, "informed": 0.8, "cap_s": None, "stale": False}
+    places = {f"t{i}": {"track": f"t{i}", **at} for i in range(8)}
+    estimates = {
+        policy: {(track, "s", 0.9): of(one) for track, one in zip(places, own, strict=True)}
+        for policy, own in values.items()
     }
-    board = board_of(values, bounds=["bound"])
+    header = {"places": places, "fits": {}, "bounds": ["bound"]}
+    board = score.track_scores(header, estimates)
     pairs = {(row["policy"], row["other"]): row for row in board["pairs"]}
     assert pairs["a", "b"]["ahead"] and not pairs["b", "a"]["ahead"]
     assert len(pairs["a", "c"]["above"]) == 5 and not pairs["a", "c"]["ahead"]
@@ -302,46 +291,42 @@ def test_a_policy_is_ahead_if_it_is_above_in_three_of_four_tracks_and_below_in_n
     assert low < first[SCORE] < high
 
 
-def test_mean_and_worst_cell_stand_beside_the_interquartile_mean(played: Path) -> None:
-    board = leaderboard(load_results(played / "results"), num_resamples=50)
-    for row in board["tracks"]:
-        shares = {
-            f"{at['scenario']} ρ {at['load']:g}": at[SCORE] / LIMITS["informed"][at["load"]]
-            for at in board["rows"]
-            if at["policy"] == row["policy"]
-        }
-        worst = min(shares.values())
-        assert row["mean"] == pytest.approx(np.mean(list(shares.values())))
-        assert row["worst"] == pytest.approx(worst) == shares[row["worst_cell"]]
-        assert row["worst_ci95"][0] <= worst
-    assert score.scores_table(board).headings[2:4] == ["mean", "worst cell"]
-
-
 # Refits.
 
 
-def test_a_fitted_policy_plays_under_the_name_of_its_policy(played: Path, tmp_path: Path) -> None:
-    path = tmp_path / "refits.yaml"
-    fit = scenarios.Fit(policy="static:llama-3b:Flash", queries=900)
-    scenarios.add_fits(path, 1000, {"random": {"mine/plain": fit, "mine/shared/1.5": fit}})
-    config = suite(played, refits=str(path))
-    plays = {
-        (place[1], place[2]): config.fitted.of("random", *place)[0] for place in config.places()
+def test_fits_play_under_the_name_of_their_policy(played: Path, tmp_path: Path) -> None:
+    """One fit has three trainings, which share episodes and a row."""
+    path, static = tmp_path / "refits.yaml", "static:llama-3b:Flash"
+    trainings = (static, "static:llama-8b:Flash", "random")
+    fits = {
+        "mine/plain": scenarios.Fit(policy=trainings, queries=900),
+        "mine/shared/1.5": scenarios.Fit(policy=static, queries=800),
     }
-    static = "static:llama-3b:Flash"
+    scenarios.add_fits(path, 1000, {"random": fits})
+    config = suite(played, refits=str(path))
+    plays = {place[1:]: config.fitted.of("random", *place) for place in config.places()}
     assert plays == {
-        ("plain", 0.5): static, ("plain", 1.5): static, ("shared", 0.5): "random",
-        ("shared", 1.5): static,
+        ("plain", 0.5): trainings, ("plain", 1.5): trainings, ("shared", 0.5): ("random",),
+        ("shared", 1.5): (static,),
     }  # fmt: skip
-    run(config, tmp_path / "r")
-    answered = 0
-    for cell, columns in columns_by_cell(tmp_path / "r").items():
-        used = set(columns["model"].ravel().tolist()) - {-1}
-        if cell.policy == "random" and plays[cell.place[1], cell.place[2]] == static:
-            assert used <= {config.models.index("llama-3b")}
-            answered += len(used)
-    assert answered > 0
-    board = leaderboard(load_results(tmp_path / "r"), num_resamples=50)
+    assert run(config, tmp_path / "r").cells == 2 * (2 * 3 + 2) + 2 * 4  # seeds, the other policy
+    found, only = columns_by_cell(tmp_path / "r"), config.models.index("llama-3b")
+    for cell, columns in found.items():
+        first = found[dataclasses.replace(cell, training=0)]
+        assert np.array_equal(columns["arrival_s"], first["arrival_s"])
+        if cell.policy == "random" and plays[cell.place[1:]][cell.training] == static:
+            assert set(columns["model"].ravel().tolist()) - {-1} == {only}
+    results, at = load_results(tmp_path / "r"), ("mine", "plain", 0.5)
+    assert [len(own) for own in results.strata("random")[at].values()] == [3, 3]
+    board = leaderboard(results, num_resamples=50)
+    (row,) = [r for r in board["tracks"] if r["policy"] == "random"]
+    assert len(row["by_training"]) == 3
+    (row,) = [
+        r for r in board["rows"] if (r["policy"], r["scenario"], r["load"]) == ("random", *at[1:])
+    ]
+    own = [c for cell, c in found.items() if (cell.policy, cell.place) == ("random", at)]
+    mean = np.mean([c["solved"] * (c["latency_s"] <= c["budget_s"]) for c in own])
+    assert (row["trainings"], row["goodput"]) == (3, pytest.approx(mean))
     assert board["fits"] == {"budget_queries": 1000, "queries": {"random": 900}}
     later = {"fits": {"budget_queries": 0, "queries": {"jsq": 5}}}
     TrackSuite.join(later, board)
@@ -363,35 +348,6 @@ def test_a_row_says_who_planned(played: Path, tmp_path: Path) -> None:
     board = leaderboard(load_results(played / "results"), num_resamples=50)
     assert set(board["plans"]) == {row["policy"] for row in board["tracks"]}
     assert "plan" in score.scores_table(board).headings
-
-
-def test_trainings_of_a_policy_share_episodes_and_a_row(played: Path, tmp_path: Path) -> None:
-    path = tmp_path / "refits.yaml"
-    trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash", "random")
-    fit = scenarios.Fit(policy=trainings, queries=0)
-    scenarios.add_fits(path, 1000, {"random": {"mine/plain": fit}})
-    config = suite(played, refits=str(path))
-    summary = run(config, tmp_path / "r")
-    assert summary.cells == 2 * 2 * (3 + 1) + 2 * 4  # loads, seeds, trainings; the other policy
-    found = columns_by_cell(tmp_path / "r")
-    for cell, columns in found.items():
-        first = found[dataclasses.replace(cell, training=0)]
-        assert np.array_equal(columns["arrival_s"], first["arrival_s"])
-    results = load_results(tmp_path / "r")
-    place = ("mine", "plain", 0.5)
-    by_seed = results.strata("random")[place]
-    assert [len(own) for own in by_seed.values()] == [3, 3]
-    board = leaderboard(results, num_resamples=50)
-    (row,) = [r for r in board["tracks"] if r["policy"] == "random"]
-    assert len(row["by_training"]) == 3
-    (at,) = [
-        r
-        for r in board["rows"]
-        if (r["policy"], r["scenario"], r["load"]) == ("random", "plain", 0.5)
-    ]
-    mean = np.mean([c["solved"] * (c["latency_s"] <= c["budget_s"]) for cell, c in found.items()
-                    if cell.policy == "random" and cell.place[1:] == place[1:]])  # fmt: skip
-    assert (at["trainings"], at["goodput"]) == (3, pytest.approx(mean))
 
 
 # Files.

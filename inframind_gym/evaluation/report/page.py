@@ -3,7 +3,7 @@
 Style, scripts and data are in the file. The scripts draw its data, JSON, and know nothing else:
 `charts.js` draws parts, `page.js` puts them together.
 
-    {"format": 2, "version": ..., "runs": [RUN], "comparisons": [COMPARISON]}
+    {"version": ..., "runs": [RUN], "comparisons": [COMPARISON]}
 
 RUN
     name, folder, kind, unit, score   of the suite; records in words; the metric that ranks
@@ -17,7 +17,7 @@ RUN
 
 COMPARISON of all policies of the runs of one family, see `inframind_gym.evaluation.compare`.
 
-Numbers have six significant digits.
+Numbers have six significant figures.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ from typing import Any, Final
 import inframind_gym
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import Results, leaderboard, leaderboard_tables, load_results
-from inframind_gym.evaluation.cells import in_order
+from inframind_gym.evaluation.cells import in_order, rounded
 from inframind_gym.evaluation.compare import Side, compare_all
 from inframind_gym.evaluation.queries import SLO_TARGETS_S
 from inframind_gym.files import replace_text
 
-FORMAT: Final = 2
 MOST_SIDES: Final = 40  # of a comparison
-_DIGITS: Final = 6
+_FIGURES: Final = 6  # of a number
 _SCRIPTS: Final = ("charts.js", "page.js")
 # A script element ends at "</script", wherever that stands; JSON can say "<" in another way.
 _ESCAPES: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -107,7 +106,7 @@ def report_data(runs: Sequence[Results]) -> dict[str, Any]:
         compared.append(compare_all(sides[:MOST_SIDES]))
     comparisons = [one for one in compared if one]
     version = inframind_gym.__version__
-    return {"format": FORMAT, "version": version, "runs": data, "comparisons": comparisons}
+    return {"version": version, "runs": data, "comparisons": comparisons}
 
 
 def _run(results: Results) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def _run(results: Results) -> dict[str, Any]:
         for made in header["runs"]
     ]
     versions = {"simulator": header["settings"]["simulator"], **header["packages"]}
-    run: dict[str, Any] = lean(
+    run: dict[str, Any] = rounded(
         {
             "name": header["suite"]["name"],
             "folder": str(results.folder),
@@ -163,19 +162,7 @@ def _run(results: Results) -> dict[str, Any]:
                 "versions": {**versions, "python": header["python"]},
                 "machine": header["machine"],
             },
-        }
+        },
+        _FIGURES,
     )
     return run
-
-
-def lean(content: Any) -> Any:
-    """Return JSON content whose numbers have six significant digits."""
-    if isinstance(content, bool | int | str) or content is None:
-        return content
-    if isinstance(content, float):
-        return float(f"{content:.{_DIGITS}g}")
-    if isinstance(content, Mapping):
-        return {str(key): lean(value) for key, value in content.items()}
-    if isinstance(content, Path):
-        return str(content)
-    return [lean(value) for value in content]
