@@ -175,7 +175,7 @@ class Player:
 
     def policy(self, cells: Sequence[Cell]) -> Any:
         """Make the policy that plays cells."""
-        return self.suite.resolve_policy(cells[0].policy)
+        return self.suite.resolve_policy(self.suite.plays(cells[0]))
 
     def arguments_of(self, cells: Sequence[Cell], policy: Any) -> dict[str, Any]:
         """Return the arguments of the environment of cells."""

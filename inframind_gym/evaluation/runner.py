@@ -130,7 +130,7 @@ def play(
             (cell.policy, cell.training, *without_draw(cell.place)[0][: suite.together]): cell
             for cell in reversed(list(ids))
         }
-        for error in player.refused(sorted(first.values(), key=lambda c: suite.group_of(c)[1:])):
+        for error in player.refused(sorted(first.values(), key=lambda c: suite.group_of(c)[2:])):
             leave_out(error)
         cells = sorted((cell for cell in ids if cell.policy not in out), key=lambda c: c.sort_key)
         if not cells:

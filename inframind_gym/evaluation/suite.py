@@ -157,10 +157,13 @@ class Suite(StrictModel):
         """Return the coordinates of a place by their names."""
         return {axis.name: value for axis, value in zip(cls.axes, place, strict=True)}
 
-    @classmethod
-    def group_of(cls, cell: Cell) -> tuple[Any, ...]:
-        """Return policy, training and the coordinates that the rows of one batch share."""
-        return (cell.policy, *cell.place[: cls.together], cell.training)
+    def plays(self, cell: Cell) -> str:
+        """Return the policy, with arguments, that plays a cell under the name of its policy."""
+        return cell.policy
+
+    def group_of(self, cell: Cell) -> tuple[Any, ...]:
+        """Return policy, what plays, and the coordinates and training that a batch shares."""
+        return (cell.policy, self.plays(cell), *cell.place[: self.together], cell.training)
 
     @classmethod
     def files(cls) -> dict[str, str]:

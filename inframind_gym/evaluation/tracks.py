@@ -89,7 +89,7 @@ class TrackBatch(QueryBatch):
     @cached_property
     def stream(self) -> Stream:
         """Streams of the batch."""
-        stream: Stream = self.player.at(self.cells[0])
+        stream: Stream = self.suite.at(*self.cells[0].place)
         return stream
 
     def scored(self) -> Window:
@@ -162,24 +162,6 @@ class TrackPlayer(Player):
     all its queries there unanswered. One that can play none is left out.
     """
 
-    def at(self, cell: Cell) -> Stream:
-        """Return what is played in a cell."""
-        stream: Stream = self.suite.at(*cell.place)
-        return stream
-
-    def plays(self, cell: Cell) -> str:
-        """Return the policy, with arguments, that plays a cell under the name of its policy."""
-        name: str = self.suite.fitted.of(cell.policy, *cell.place)[cell.training]
-        return name
-
-    def policy(self, cells: Sequence[Cell]) -> Any:
-        """Make the policy that was fitted."""
-        return resolve_policy(self.plays(cells[0]))
-
-    def arguments_of(self, cells: Sequence[Cell], policy: Any) -> dict[str, Any]:
-        """Return the arguments of the environment of cells."""
-        return super().arguments_of(cells, policy) | {"num_queries": self.at(cells[0]).num_queries}
-
     def refused(self, cells: Iterable[Cell]) -> Iterator[PolicyFailedError]:
         """Yield the errors of policies that can play no cell; note those that can play some."""
         errors: dict[str, dict[str, PolicyFailedError]] = {}
@@ -198,24 +180,15 @@ class TrackPlayer(Player):
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
         """Play cells of one scenario; of a policy that cannot play it no query has an answer."""
-        together: dict[str, list[Cell]] = {}
-        for cell in cells:
-            together.setdefault(self.plays(cell), []).append(cell)
-        played: list[Played] = []
-        for group in together.values():
-            try:
-                batch = self.begin(group)
-            except PolicyFailedError:
-                batch = None
-            if batch is not None:
-                played += self.play(batch)
-                continue
-            batch = self.make(group, resolve_policy("random"))
+        try:
+            batch = self.begin(cells)
+        except PolicyFailedError:
+            batch = self.make(cells, resolve_policy("random"))
             self.reset(batch)
             batch.begin()
-            self.progress(len(group) * batch.window.count)
-            played += [(cell, batch.columns(row)) for row, cell in enumerate(group)]
-        return played
+            self.progress(len(cells) * batch.window.count)
+            return [(cell, batch.columns(row)) for row, cell in enumerate(cells)]
+        return self.play(batch)
 
 
 class TrackSuite(StreamSuite):
@@ -328,6 +301,10 @@ class TrackSuite(StreamSuite):
     def trainings(self, policy: str, place: Place) -> int:
         """Return how many trainings of a policy were entered for a place; 1 without a fit."""
         return len(self.fitted.of(policy, *place))
+
+    def plays(self, cell: Cell) -> str:
+        """Return the policy that was fitted for a cell, or its own."""
+        return self.fitted.of(cell.policy, *cell.place)[cell.training]
 
     def fitted_as(self, policy: str) -> dict[str, Any]:
         """Return a hash of what plays under a policy's name, checkpoints included."""
