@@ -51,6 +51,9 @@ class _Suite(TrackSuite):
     def at(self, track: str, scenario: str, load: float) -> Stream:
         return replace(super().at(track, scenario, load), most_s=self.most_s)
 
+    def in_round(self, of: Round) -> _Suite:
+        return self.model_copy(update={"num_queries": of.scored, "most_s": of.most_s})
+
 
 class _Player(TrackPlayer):
     """Plays recipes, one in each of its rows, or a router."""
@@ -96,8 +99,8 @@ class Fitting:
     """
 
     def __init__(self, suite: TrackSuite, track: str, scenario: str, queries: int = 0) -> None:
-        self.suite, self.place, self.queries, self.used = suite, f"{track}/{scenario}", queries, 0
-        self._streams: dict[tuple[float, int], _Suite] = {}
+        self.suite = _Suite.model_validate(suite.model_dump())
+        self.place, self.queries, self.used = f"{track}/{scenario}", queries, 0
         of, first = suite.at(track, scenario, 1.0), suite.seed_list[0]
         self.track, self.loads, self.first_seed = track, of.track.loads, first
         self.sources = [scenario]
@@ -125,8 +128,7 @@ class Fitting:
         scores = np.zeros((len(actions), len(self.loads)))
         for number, of in enumerate(rounds, 1):
             last = number == len(rounds)
-            streams = self.streams(of)
-            once = sum(streams.at(*at).arrivals for own in places for at in own)
+            once = sum(self.suite.in_round(of).at(*at).arrivals for own in places for at in own)
             left = self.queries - self.used
             share = left if last else left // 2  # longer streams need the rest
             if share < once:
@@ -226,13 +228,12 @@ class Fitting:
 
     def share(self, policy: str, of: Round) -> float:
         """Return the mean score over the bound of a policy, over the loads of the sources."""
-        streams = self.streams(of)
-        player, shares = _Player(streams), []
+        player, shares = _Player(self.suite.in_round(of)), []
         player.recipes = resolve_policy(policy)
         for source in self.sources:
             loads = self.suite.at(self.track, source, 1.0).track.loads
             places = [(self.track, source, load) for load in loads]
-            self.used += sum(streams.at(*at).arrivals for at in places)
+            self.used += sum(player.suite.at(*at).arrivals for at in places)
             seed = self.first_seed + 1000 * (of.number + 1)
             cells = [TrackSuite.cell(policy, *at, seed=seed) for at in places]
             informed = [self.suite.at(*at).limits.informed[at[2]] for at in places]
@@ -241,13 +242,12 @@ class Fitting:
 
     def play(self, place: tuple[str, str, float], actions: Ints, of: Round) -> Floats:
         """Return the mean score over the bound (C,) of actions in the same episodes at a place."""
-        streams = self.streams(of)
-        played = streams.at(*place)
+        player = _Player(self.suite.in_round(of))
+        played: Stream = player.suite.at(*place)
         first = self.first_seed + 1000 * (of.number + 1)  # no round plays the episodes of another
         seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
         chosen = np.repeat(actions, of.episodes, axis=0)
-        player, scores = _Player(streams), np.zeros(len(chosen))
-        at_once = max(1, _MOST_PLACES // played.num_queries)
+        at_once, scores = max(1, _MOST_PLACES // played.num_queries), np.zeros(len(chosen))
         for start in range(0, len(chosen), at_once):
             player.recipes = RecipeOfRow(chosen[start : start + at_once])
             rows = range(start, min(start + at_once, len(chosen)))
@@ -256,14 +256,6 @@ class Fitting:
         self.used += len(chosen) * played.arrivals
         each = scores.reshape(len(actions), of.episodes)
         return np.asarray(each.mean(axis=1) / played.limits.informed[place[2]], np.float64)
-
-    def streams(self, of: Round) -> _Suite:
-        """Return the suite as it is played in a round."""
-        key = (of.most_s, of.scored)
-        if key not in self._streams:
-            content = self.suite.model_dump() | {"num_queries": of.scored, "most_s": of.most_s}
-            self._streams[key] = _Suite.model_validate(content)
-        return self._streams[key]
 
     def _fit(self, policy: str, score: float) -> Fit:
         return Fit(policy=policy, queries=self.used, score=round(score, 4))
