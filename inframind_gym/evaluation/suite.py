@@ -73,6 +73,7 @@ class Suite(StrictModel):
     title: ClassVar[str] = "{suite}: {records}{about}"  # of the ranking; `about` returns the last
     caption: ClassVar[str]  # of the ranking; "{cells}" is their number
     batch: ClassVar[type[Any]]  # the `play.Batch` that keeps the records of cells
+    player_class: ClassVar[type[Player]] = Player
     shown: ClassVar[Sequence[str]] = ()  # settings that a leaderboard has where they are set
     # Parts of ``run.json`` (`header`), by name, that the runs of a folder put together
     merged: ClassVar[Sequence[str]] = ()
@@ -280,7 +281,7 @@ class Suite(StrictModel):
 
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
         """Make the player of the suite's cells; `live` are options of one on live servers."""
-        return Player(self, progress)
+        return self.player_class(self, progress)
 
 
 # Files and command lines

@@ -6,7 +6,7 @@ where a scenario, its plan and a policy come together, `track_board` has the col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -212,6 +212,7 @@ class TrackSuite(StreamSuite):
     title: ClassVar = "Metrics, means over all cells"
     caption: ClassVar = track_board.CAPTION
     batch: ClassVar = TrackBatch
+    player_class: ClassVar = TrackPlayer
     shown: ClassVar = ("tasks", "split", "num_queries", "division")
     merged: ClassVar = ("places", "plans")
 
@@ -288,10 +289,6 @@ class TrackSuite(StreamSuite):
         factor = make_arrivals(self.at(*cells[0].place).scenario.arrivals).mean_rate_factor()
         rates = np.array([self.at(*cell.place).rate_per_min for cell in cells])
         return {"arrival_rate_per_min": rates / factor}
-
-    def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
-        """Make the player."""
-        return TrackPlayer(self, progress)
 
     @cached_property
     def fitted(self) -> Refits:

@@ -54,14 +54,14 @@ def test_a_fit_takes_the_best_recipe_within_its_budget(
     chosen = [0, 7, 30, 60, 90, 120]
     monkeypatch.setattr(refit, "candidates", lambda routes: candidates(routes)[chosen])
     budget = 20_000
-    found = refit.Fitting(config, "mine", "plain", budget).recipes(ROUNDS)
+    fitting = refit.Fitting(config, "mine", "plain", budget)
+    found = fitting.recipes(ROUNDS)
     assert set(found) == set(refit.POLICIES)
     assert list(found["fixed_recipe"]) == ["mine/plain"]
     assert list(found["fixed_recipe_by_rate"]) == ["mine/plain/0.2", "mine/plain/2"]
     one = found["fixed_recipe"]["mine/plain"]
-    first = [
-        refit._played(config, ("mine", "plain", load), ROUNDS[0]).arrivals for load in (0.2, 2.0)
-    ]
+    streams = fitting.suite.in_round(ROUNDS[0])
+    first = [streams.at("mine", "plain", load).arrivals for load in (0.2, 2.0)]
     assert len(chosen) * sum(first) < one.queries <= budget
     assert resolve_policy(one.policy).name == one.policy
     by_rate = [fit.score for fit in found["fixed_recipe_by_rate"].values()]

@@ -85,12 +85,6 @@ def test_settings_of_a_command_line_are_read() -> None:
 
 
 def test_numbers_in_names_are_sorted_as_numbers_and_tiers_come_last() -> None:
-    places = [
-        ("gpu16", 50.0, "tiers"),
-        ("gpu4", 200.0, 30.0),
-        ("gpu16", 50.0, 300.0),
-        ("gpu", 1, 1),
-        ("tiers", 0.6, 30.0),
-    ]
-    ranked = [places[3], places[1], places[2], places[0], places[4]]
-    assert sorted(places, key=in_order) == ranked
+    places = [("gpu", 1, 1), ("gpu4", 200.0, 30.0)]
+    places += [("gpu16", 50.0, 300.0), ("gpu16", 50.0, "tiers"), ("tiers", 0.6, 30.0)]
+    assert sorted(reversed(places), key=in_order) == places
