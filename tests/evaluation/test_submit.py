@@ -159,7 +159,7 @@ def first(**changes: Any) -> Callable[[Path], None]:
         (lambda folder: forge_lines(folder, lambda lines: [*lines, lines[0]]), "twice"),
         (first(id="x"), "its suite does not plan it"),
         (first(sums=[["x"]]), "sums"),
-        (first(sums=[[0.0] * 3]), "cannot be read"),
+        *((first(sums=[[0.0] * width]), "cannot be read") for width in (3, 99)),
         (first(digest="x"), "digest"),
         (lambda folder: reseal(folder, suite="../tiny"), "is no name"),
         (lambda folder: reseal(folder, policy="my_router:Mine"), "is no policy of this package"),
