@@ -15,17 +15,16 @@ from inframind_gym.envs.placement_kernel import drive as drive_placement
 from inframind_gym.envs.routing_config import RANGES
 from inframind_gym.envs.routing_kernel import drive
 from inframind_gym.errors import ActionError, ConfigError, InfraMindError
-from tests.envs.streams import EXECUTOR, PLACEMENT, STREAM
+from tests.envs.streams import EXECUTOR, PLACEMENT, PLANNER, STREAM
 
 
 def refused(error: type[Exception], *parts: str) -> Any:
     return pytest.raises(error, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
-@pytest.mark.filterwarnings("ignore:.*render:UserWarning")
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
+HERE = "tests.envs.test_planner:"  # executors
+WRONG: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
+    STREAM: [
         ({"num_querys": 3}, ("num_querys", "Did you mean 'num_queries'?")),
         *[({key: value}, (key, repr(value))) for key in RANGES for value in (0, math.nan)],
         ({"pool": "b200-2gpus"}, ("unknown pool 'b200-2gpus'", "Did you mean 'b200-2gpu'?")),
@@ -41,11 +40,44 @@ def refused(error: type[Exception], *parts: str) -> Any:
         ({"tasks": "no such folder"}, ("unknown task source",)),
         ({"num_queries": 10**6, "arrival_rate_per_min": 0.01}, ("raise arrival_rate_per_min",)),
     ],
+    PLANNER: [
+        (
+            {"executor": "static_mxi"},
+            ("executor: unknown policy 'static_mxi'", "Built in: static_mix"),
+        ),
+        ({"executor": "bid_price"}, ("'bid_price' insists on plans of its own",)),
+        ({"executor": HERE + "Insists"}, ("insists on plans of its own, {'topology': 'IO'",)),
+        ({"executor": HERE + "PlansOnly"}, ("plans and does not route",)),
+        ({"executor": HERE + "Joint", "scheduler": "edf"}, ("insists on scheduler='fcfs'",)),
+        ({"observe": "infa"}, ("observe: 'infa' is not valid. Did you mean 'infra'",)),
+        ({"level": "joint"}, ("level: 'joint' is not valid. Valid: planner",)),
+    ],
+    PLACEMENT: [
+        ({"clutser": "h100-4gpu"}, ("clutser: unknown key. Did you mean 'cluster'?",)),
+        ({"cluster": "h100-4gpus"}, ("unknown cluster 'h100-4gpus'. Did you mean 'h100-4gpu'?",)),
+        ({"demand": "trace"}, ("Give the path of a CSV file as the argument `trace`",)),
+        ({"trace": "x.csv"}, ("the demand's arrivals are 'poisson'",)),
+        ({"decision_interval_s": 2.5}, ("must be a whole multiple of routing_interval_s",)),
+        (
+            {"decision_interval_s": 3600, "routing_interval_s": 0.01},
+            ("10000 times at most",),
+        ),
+    ],
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*render:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "arguments", "parts"),
+    [(name, *row) for name, rows in WRONG.items() for row in rows],
     ids=lambda value: str(value)[:60],
 )
-def test_bad_arguments(arguments: dict[str, Any], parts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("make", [gym.make, gym.make_vec])
+def test_bad_arguments(
+    make: Any, name: str, arguments: dict[str, Any], parts: tuple[str, ...]
+) -> None:
     with refused(InfraMindError, *parts):
-        gym.make(STREAM, **arguments).reset(seed=0)
+        make(name, **arguments).reset(seed=0)
 
 
 def test_a_batch_that_is_too_large() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import socket
 import threading
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -59,55 +60,25 @@ def of(samples: Samples, name: str) -> dict[tuple[str, ...], float]:
     return {labels: value for (n, labels), value in samples.items() if n == name and value}
 
 
-class Played:
-    """Episodes with sampled actions, and what was decided in them."""
-
-    def __init__(self, env: Any, episodes: int = 1, seed: int = 0) -> None:
-        raw = env.unwrapped
-        env.action_space.seed(seed)
-        self.routes: Counter[tuple[str, str]] = Counter()
-        self.plans: Counter[str] = Counter()
-        self.remaining_s: list[float] = []
-        records = []
-        for episode in range(episodes):
-            env.reset(seed=seed if episode == 0 else None)
-            over = False
-            while not over:
-                context = raw.context()
-                passed_s = context["time_s"] - context["arrival_s"]
-                self.remaining_s.append(float(context["budget_s"] - passed_s))
-                action = env.action_space.sample()
-                if context["kind"] == PLAN:
-                    self.plans[TOPOLOGIES[action[0]]] += 1
-                else:
-                    model, strategy = divmod(int(np.ravel(action)[-1]), len(STRATEGIES))
-                    self.routes[MODELS[model], STRATEGIES[strategy]] += 1
-                _, _, over, _, _ = env.step(action)
-                records.append(raw.completed())
-        self.records = np.concatenate(records)
-
-
-def check(samples: Samples, played: Played) -> None:
-    """What was scraped is what the decisions and the records say."""
-    assert of(samples, "inframind_decisions_total") == played.routes
-    assert of(samples, "inframind_plans_total") == {(k,): n for k, n in played.plans.items()}
-    budget = "inframind_remaining_budget_seconds"
-    remaining_s = np.array(played.remaining_s)
-    assert samples[f"{budget}_count", ()] == len(remaining_s)
-    assert samples[f"{budget}_sum", ()] == pytest.approx(remaining_s.sum())
-    assert samples[f"{budget}_bucket", ("50.0",)] == (remaining_s <= 50).sum()
-    records = played.records
-    in_budget = np.where(records["latency_s"] <= records["budget_s"], "true", "false")
-    outcome = np.where(records["solved"] == 1, "solved", "wrong")
-    queries = Counter(zip(in_budget.tolist(), outcome.tolist(), strict=True))
-    assert of(samples, "inframind_queries_total") == queries
-    for name, values, edge in (
-        ("inframind_cost_ratio", records["cost"], 1.0),
-        ("inframind_query_latency_seconds", records["latency_s"], 30.0),
-    ):
-        assert samples[f"{name}_count", ()] == len(records)
-        assert samples[f"{name}_sum", ()] == pytest.approx(values.sum())
-        assert samples[f"{name}_bucket", (str(edge),)] == (values <= edge).sum()
+def play(env: Any, episodes: int = 1) -> tuple[Counter[Any], list[float], Any]:
+    """Sampled actions: routes and plans by name, budgets left at the decisions, and records."""
+    env.action_space.seed(0)
+    decided: Counter[Any] = Counter()
+    remaining_s, records = [], []
+    for episode in range(episodes):
+        env.reset(seed=None if episode else 0)
+        over = False
+        while not over:
+            context = env.unwrapped.context()
+            passed_s = context["time_s"] - context["arrival_s"]
+            remaining_s.append(float(context["budget_s"] - passed_s))
+            action = env.action_space.sample()
+            model, strategy = divmod(int(np.ravel(action)[-1]), len(STRATEGIES))
+            route = MODELS[model], STRATEGIES[strategy]
+            decided[(TOPOLOGIES[action[0]],) if context["kind"] == PLAN else route] += 1
+            _, _, over, _, _ = env.step(action)
+            records.append(env.unwrapped.completed())
+    return decided, remaining_s, np.concatenate(records)
 
 
 @pytest.fixture
@@ -131,26 +102,33 @@ def make() -> Iterator[Callable[..., Any]]:
 def test_counts_are_what_the_records_say(env_id: str, level: str, make: Any) -> None:
     scripted = {"scripted_s": 9.0} if env_id == LIVE else {}
     env = make(env_id, level=level, num_queries=60, **scripted)
-    played = Played(env, episodes=2)
+    decided, remaining_s, records = play(env, episodes=2)
     samples = scrape(env.url)
-    check(samples, played)
-    assert len(played.records) == 120
-    assert samples["inframind_episodes_total", ()] == 2
-    nodes = int(played.records["num_nodes"].sum())
-    assert sum(of(samples, "inframind_decisions_total").values()) == nodes
-    if env_id == STREAM:
-        assert len(of(samples, "inframind_queries_total")) == 4  # all that can become of a query
+    counted = of(samples, "inframind_decisions_total") | of(samples, "inframind_plans_total")
+    assert counted == decided
+    assert samples["inframind_episodes_total", ()] == 2 and len(records) == 120
+    in_budget = np.where(records["latency_s"] <= records["budget_s"], "true", "false")
+    outcome = np.where(records["solved"] == 1, "solved", "wrong")
+    queries = Counter(zip(in_budget.tolist(), outcome.tolist(), strict=True))
+    assert of(samples, "inframind_queries_total") == queries
+    assert len(queries) == 4 or env_id == LIVE  # all that can become of a query
+    for name, values, edge in (
+        ("remaining_budget_seconds", np.array(remaining_s), 50.0),
+        ("cost_ratio", records["cost"], 1.0),
+        ("query_latency_seconds", records["latency_s"], 30.0),
+    ):
+        assert samples[f"inframind_{name}_count", ()] == len(values)
+        assert samples[f"inframind_{name}_sum", ()] == pytest.approx(values.sum())
+        assert samples[f"inframind_{name}_bucket", (str(edge),)] == (values <= edge).sum()
 
 
 @pytest.mark.parametrize("env_id", [STREAM, LIVE])
 def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None:
-    scripted = {"scripted_s": 30.0} if env_id == LIVE else {}
-    env = make(
-        env_id, num_queries=100, down_models=("llama-8b",), arrival_rate_per_min=200.0, **scripted
-    )
-    before = scrape(env.url)
+    busy = {"num_queries": 100, "down_models": ("llama-8b",), "arrival_rate_per_min": 200.0}
+    env = make(env_id, **busy, **({"scripted_s": 30.0} if env_id == LIVE else {}))
+    before, up = scrape(env.url), {(m,): 1 for m in MODELS if m != "llama-8b"}
     assert ("inframind_telemetry_age_seconds", ()) not in before  # nobody has asked the servers yet
-    assert of(before, "inframind_server_up") == {(m,): 1 for m in MODELS if m != "llama-8b"}
+    assert of(before, "inframind_server_up") == up
     observation, _ = env.reset(seed=0)
     for _ in range(150):
         observation, *_ = env.step(7)
@@ -161,8 +139,7 @@ def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None
         assert seen == pytest.approx(depth_req[m], abs=1e-4)
         in_flight = raw.simulation.state.in_flight[0, 0, m]
         assert samples["inframind_calls_in_flight", (alias,)] == in_flight
-    assert depth_req.max() > 10
-    assert of(samples, "inframind_server_up") == {(m,): 1 for m in MODELS if m != "llama-8b"}
+    assert depth_req.max() > 10 and of(samples, "inframind_server_up") == up
     age_s = samples["inframind_telemetry_age_seconds", ()]
     assert 0 < age_s == float(raw.context()["telemetry_age_s"])
     done = sum(of(samples, "inframind_queries_total").values())
@@ -170,32 +147,20 @@ def test_the_present_is_what_the_router_was_told(env_id: str, make: Any) -> None
     assert samples["inframind_queries_in_flight", ()] == arrived - done > 0
 
 
-# Whose router it is
-
-
-class Trainer:
-    """What trains a policy: its multiplier moves."""
-
-    multiplier = 0.25
-
-
 def test_lambda_is_shown_where_there_is_one_and_moves(make: Any) -> None:
-    env = make(STREAM)
-    assert ("inframind_lambda", ()) not in scrape(env.url)
-    policy = resolve_policy("least_loaded")
+    env, shown = make(STREAM), ("inframind_lambda", ())
+    assert shown not in scrape(env.url)
+    policy: Any = resolve_policy("least_loaded")
     env.follow(policy)
     samples = scrape(env.url)
-    assert ("inframind_lambda", ()) not in samples
     # environment, policy, pool, workload
     about = ("InfraMind Stream", "least_loaded", "b200-2gpu", "mixed")
-    assert of(samples, "inframind_router_info") == {about: 1}
-    policy.multiplier = 0.0  # type: ignore[attr-defined]
-    assert scrape(env.url)["inframind_lambda", ()] == 0.0
-    trainer = Trainer()
-    env.follow(trainer)
-    assert scrape(env.url)["inframind_lambda", ()] == 0.25
-    trainer.multiplier = 0.5
-    assert scrape(env.url)["inframind_lambda", ()] == 0.5
+    assert of(samples, "inframind_router_info") == {about: 1} and shown not in samples
+    for followed in (policy, SimpleNamespace()):  # a policy, or what trains one
+        env.follow(followed)
+        for multiplier in (0.0, 0.25):
+            followed.multiplier = multiplier
+            assert scrape(env.url)[shown] == multiplier
 
 
 # The server
@@ -220,25 +185,18 @@ def test_closing_frees_the_port_and_ends_every_thread() -> None:
 
 
 def test_a_running_router_can_be_scraped_from_another_thread(make: Any) -> None:
-    env = make(STREAM, num_queries=60)
-    totals: list[float] = []
-    done = threading.Event()
+    env, totals, decided = make(STREAM, num_queries=60), list[float](), 0
 
     def keep_scraping() -> None:
-        while not done.is_set():
-            decisions = of(scrape(env.url), "inframind_decisions_total")
-            totals.append(sum(decisions.values()))
+        while len(totals) < 20:
+            totals.append(sum(of(scrape(env.url), "inframind_decisions_total").values()))
 
-    thread = threading.Thread(target=keep_scraping)
-    thread.start()
-    decided, over_s = 0, time.monotonic() + 60
-    try:
-        while len(totals) < 20 and time.monotonic() < over_s:
-            decided += sum(Played(env).routes.values())
-    finally:
-        done.set()
-        thread.join()
-    assert len(totals) >= 20 and totals == sorted(totals)
+    with ThreadPoolExecutor(1) as pool:
+        scraping = pool.submit(keep_scraping)
+        while not scraping.done():
+            decided += play(env)[0].total()
+        scraping.result()
+    assert totals == sorted(totals)
     assert sum(of(scrape(env.url), "inframind_decisions_total").values()) == decided
 
 

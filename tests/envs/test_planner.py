@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.errors import ActionError, ConfigError
+from inframind_gym.errors import ActionError
 from inframind_gym.policies import BasePolicy, Completed, Contexts, PolicySpec
 from inframind_gym.simulator.workflow.state import PLAN, ROUTE
 from inframind_gym.simulator.workflow.topology import TOPOLOGIES, graph
@@ -275,25 +275,6 @@ def test_a_batch_asks_for_all_rows_that_still_run() -> None:
     owners, records = batch.completed()
     assert owners.tolist() == list(range(6))
     assert records["num_nodes"].tolist() == list(range(1, 7))
-
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"executor": "static_mxi"}, r"executor: unknown policy 'static_mxi'.*Built in: static_mix"),
-    ({"executor": "bid_price"}, "'bid_price' insists on plans of its own"),
-    ({"executor": HERE + "Insists"}, r"insists on plans of its own, \{'topology': 'IO'"),
-    ({"executor": HERE + "PlansOnly"}, "plans and does not route"),
-    ({"executor": HERE + "Joint", "scheduler": "edf"}, "insists on scheduler='fcfs'"),
-    ({"observe": "infa"}, "observe: 'infa' is not valid. Did you mean 'infra'"),
-    ({"level": "joint"}, "level: 'joint' is not valid. Valid: planner"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=lambda v: str(v)[:40])
-def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"(?s){message}"):
-        gym.make(PLANNER, **arguments)
-    with pytest.raises(ConfigError, match=f"(?s){message}"):
-        gym.make_vec(PLANNER, num_envs=2, **arguments)
 
 
 @pytest.mark.parametrize("answer", [[15], [-1], [1.5], []], ids=str)

@@ -85,24 +85,6 @@ def test_contexts_agree_with_observations(tmp_path: Path) -> None:
     assert kinds == set(range(len(STATE_NAMES)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"clutser": "h100-4gpu"}, "clutser: unknown key. Did you mean 'cluster'?"),
-        ({"cluster": "h100-4gpus"}, "unknown cluster 'h100-4gpus'. Did you mean 'h100-4gpu'?"),
-        ({"demand": "trace"}, "Give the path of a CSV file as the argument `trace`"),
-        ({"trace": "x.csv"}, "the demand's arrivals are 'poisson'"),
-        ({"decision_interval_s": 2.5}, "must be a whole multiple of routing_interval_s"),
-        ({"decision_interval_s": 3600, "routing_interval_s": 0.01}, "10000 times at most"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_are_explained(arguments: dict[str, Any], message: str) -> None:
-    for make in (gym.make, gym.make_vec):
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            make(PLACEMENT, **arguments)
-
-
 def test_wrong_files_are_explained(tmp_path: Path) -> None:
     for cards, message in (
         ([card("a"), card("b", tp_min=4)], "b needs 60000 MB on each of 4 neighbouring GPUs"),
