@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from inframind_gym.policies import Policy, policy_names, resolve_policy
 from inframind_gym.policies.placement import EverywhereSimulation
-from inframind_gym.simulator.placement.config import PlacementConfig
-from tests.placement.toys import card, decisions, make, write_cluster, write_demand
+from tests.placement.toys import card, decisions, make, started, write_cluster, write_demand
 
 
 def play(env: Any, policy: Policy[Any, Any], seeds: list[int]) -> tuple[NDArray[Any], Any]:
@@ -59,28 +57,16 @@ def test_lru_takes_the_gpu_that_was_used_longest_ago(tmp_path: Path) -> None:
     assert swaps > 0
 
 
-def optimistic(
-    arguments: dict[str, Any], seeds: list[int]
-) -> tuple[EverywhereSimulation, NDArray[np.float64]]:
-    """The bound's cluster after an episode on the jobs of these seeds, and its rewards."""
-    simulation = EverywhereSimulation(PlacementConfig.model_validate(arguments), len(seeds))
-    observations = simulation.observations()
-    generators = [seeding.np_random(seed)[0] for seed in seeds]
-    simulation.reset(np.arange(len(seeds)), generators, observations)
-    rewards = np.zeros(len(seeds))
-    for _ in range(simulation.config.num_decisions):
-        stay = np.zeros((len(seeds), simulation.num_gpus), np.int64)
-        simulation.step(np.arange(len(seeds)), stay, observations)
-        rewards += simulation.terms.sum(axis=1)
-    return simulation, rewards
-
-
 @pytest.mark.parametrize("cluster", ["h100-4gpu", "h100-16gpu"])
 def test_nobody_beats_the_bound(cluster: str) -> None:
     """On the same jobs: reward, lateness, and the mean latency of the jobs that both end."""
     arguments = {"cluster": cluster, "demand": "shifting", "num_decisions": 40}
     seeds = [3, 4, 5]
-    bound, most = optimistic(arguments, seeds)
+    bound, observations = started(arguments, *seeds, of=EverywhereSimulation)
+    most, rows = np.zeros(len(seeds)), np.arange(len(seeds))
+    for _ in range(bound.config.num_decisions):
+        bound.step(rows, np.zeros((len(seeds), bound.num_gpus), np.int64), observations)
+        most += bound.terms.sum(axis=1)
     for name in policy_names("placement"):
         _, rewards = play(
             make(len(seeds), **arguments), resolve_policy(name, family="placement"), seeds

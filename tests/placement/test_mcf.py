@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,52 +26,31 @@ from inframind_gym.policies.mcf import (
     spec_costs,
 )
 from inframind_gym.simulator.placement.state import ABSENT, ACTIVE, NONE, SLEPT
+from tests.placement.toys import ROW, card, started, write_cluster
 
 # Three models A, B, C: t_sleep 1, 2, 3; t_wake 2, 3, 4; t_load 20, 30, 40; t_offload 4, 5, 6;
 # slept memory 1,000, 1,500 and 2,000 MB. GPUs of 80,000 MB, alpha 0.05: 4,000 MB may sleep.
 
 
-def toy_spec(gpus: int) -> PlacementSpec:
-    slept = np.array([1000.0, 1500.0, 2000.0])
-    return PlacementSpec(
-        models=("A", "B", "C"),
-        tp=np.ones(3, np.int64),
-        slots=np.full(3, 8),
-        queue=np.full(3, 8),
-        active_mb=np.full(3, 50_000.0),
-        slept_mb=slept,
-        slept_tp1_mb=slept,
-        base_s=np.full(3, 0.01),
-        per_seq_s=np.full(3, 0.001),
-        vram_mb=np.full(gpus, 80_000.0),
-        slept_limit_mb=np.full(gpus, 4000.0),
-        decision_interval_s=5.0,
-        routing_interval_s=1.0,
-    )
-
-
-def toy_context(state: list[list[int]], **changes: Any) -> PlacementContext:
-    """One row; what is not given is idle."""
-    on_gpu = np.array(state, np.int8)
-    gpus = len(state)
-    awake = on_gpu == ACTIVE
-    of_gpu = {"drain_s": 0.0, "drain_total_s": 0.0, "in_flight": 0, "free_mb": 0.0}
-    of_model = {"waiting": 0, "age_sum_s": 0.0, "outstanding": 0, "arrived": 0, "loading": False}
-    given: dict[str, Any] = {
-        "time_s": 100.0,
-        "state": on_gpu,
-        "stable": [True] * gpus,
-        "active": np.where(awake.any(-1), awake.argmax(-1), -1),
-        **{name: [value] * gpus for name, value in {**of_gpu, "foreign_mb": 0.0}.items()},
-        **{name: [value] * 3 for name, value in {**of_model, "latency_s": 1.0}.items()},
-        "wake_s": [2.0, 3.0, 4.0],
-        "sleep_s": [1.0, 2.0, 3.0],
-        "load_s": [20.0, 30.0, 40.0],
-        "offload_s": [4.0, 5.0, 6.0],
-        "mask": np.ones((gpus, 4), np.bool_),
-        **changes,
-    }
-    return PlacementContext(**{name: np.array([value]) for name, value in given.items()})
+def toys(
+    folder: Path, state: list[Any], ages_s: Any = (0, 0, 0), **given: Any
+) -> tuple[PlacementSpec, PlacementContext]:
+    """A spec of some GPUs, and one row of a context that is idle but for what is given."""
+    cards = [
+        card(
+            "ABC"[m],
+            **{"t_sleep_s": 1.0 + m, "t_wake_s": 2.0 + m, "t_load_s": 20.0 + 10 * m},
+            **{"t_offload_s": 4.0 + m, "slept_mem_tp1_MB": 1000 + 500 * m},
+        )
+        for m in range(3)
+    ]
+    cluster = write_cluster(folder, cards, len(state), alpha=0.05)
+    simulation, _ = started({"cluster": cluster, "initial": "empty"})
+    awake = np.array(state) == ACTIVE
+    given |= {"state": state, "active": np.where(awake.any(-1), awake.argmax(-1), NONE)}
+    given["age_sum_s"] = np.array(ages_s, float)
+    changed = {name: np.array([value]) for name, value in given.items()}
+    return simulation.policy_spec(), simulation.contexts(ROW)._replace(**changed)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +78,15 @@ def toy_context(state: list[list[int]], **changes: Any) -> PlacementContext:
     ],
 )
 def test_one_gpu_worked_out(
-    state: Any, outstanding: Any, ages_s: Any, switch: Any, activate: Any, chosen: Any
+    tmp_path: Path,
+    state: Any,
+    outstanding: Any,
+    ages_s: Any,
+    switch: Any,
+    activate: Any,
+    chosen: Any,
 ) -> None:
-    context = toy_context([state], outstanding=outstanding, age_sum_s=np.array(ages_s, float))
-    costs = spec_costs(toy_spec(1), context, 0)
+    costs = spec_costs(*toys(tmp_path, [state], ages_s, outstanding=outstanding), 0)
     assert costs.switch.tolist() == [list(switch)]
     assert costs.activate.tolist() == [list(activate)]
     assert costs.relief.tolist() == list(ages_s)
@@ -109,15 +94,10 @@ def test_one_gpu_worked_out(
     assert solve_spec(costs) == chosen
 
 
-def test_unstable_gpus_and_loading_models_stay_out() -> None:
-    context = toy_context(
-        [[ACTIVE, ABSENT, ABSENT], [ABSENT, ABSENT, ABSENT]],
-        outstanding=[1, 9, 1],
-        stable=[False, True],
-        loading=[False, True, False],
-        age_sum_s=[0.0, 900.0, 0.0],
-    )
-    costs = spec_costs(toy_spec(2), context, 0)
+def test_unstable_gpus_and_loading_models_stay_out(tmp_path: Path) -> None:
+    changes = {"stable": [False, True], "loading": [False, True, False], "outstanding": [1, 9, 1]}
+    states = [[ACTIVE, ABSENT, ABSENT], [ABSENT, ABSENT, ABSENT]]
+    costs = spec_costs(*toys(tmp_path, states, (0, 900, 0), **changes), 0)
     assert costs.gpus.tolist() == [1]
     assert costs.models.tolist() == [0, 2]
     assert solve_spec(costs) == {1: 0}  # load A 20 s, load C 40 s

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import yaml
+from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 import inframind_gym  # noqa: F401
@@ -100,12 +101,13 @@ def decisions(
 
 
 def started(
-    arguments: dict[str, Any], seed: int = 0
+    arguments: dict[str, Any], *seeds: int, of: type[PlacementSimulation] = PlacementSimulation
 ) -> tuple[PlacementSimulation, NDArray[np.float32]]:
-    """A simulation of one cluster whose episode has begun, and its observations (1, d)."""
-    simulation = PlacementSimulation(PlacementConfig.model_validate(arguments), 1)
+    """Clusters whose episodes of some seeds have begun, and their observations (E, d)."""
+    rngs = [seeding.np_random(seed)[0] for seed in seeds or (0,)]
+    simulation = of(PlacementConfig.model_validate(arguments), len(rngs))
     observations = simulation.observations()
-    simulation.reset(ROW, [np.random.default_rng(seed)], observations)
+    simulation.reset(np.arange(len(rngs)), rngs, observations)
     return simulation, observations
 
 
