@@ -80,12 +80,15 @@ class SB3VecEnv(VecEnv):
     def reset(self) -> Any:
         """Start a new stream everywhere, with the seeds and options that were set, if any."""
         seeds: Any = None if all(seed is None for seed in self._seeds) else self._seeds
-        keys = sorted({key for options in self._options for key in options})
-        for key in keys:
-            if any(key not in options for options in self._options):
+        options: dict[str, Any] = {}
+        for key in sorted({key for of_row in self._options for key in of_row}):
+            if any(key not in of_row for of_row in self._options):
                 raise ConfigError(f"reset option {key!r} must be given to all environments or none")
-        options = {key: np.array([one[key] for one in self._options]) for key in keys} or None
-        observations, _ = self.env.reset(seed=seeds, options=options)
+            values = [of_row[key] for of_row in self._options]
+            # One for all rows is given as it is: some options have no rows.
+            one_for_all = values.count(values[0]) == len(values)
+            options[key] = values[0] if one_for_all else np.array(values)
+        observations, _ = self.env.reset(seed=seeds, options=options or None)
         self._sums[:] = 0.0
         self._reset_seeds()
         self._reset_options()

@@ -74,6 +74,10 @@ def test_options_go_to_their_rows_for_one_reset():
     envs.set_options([{"budget_s": 50.0}, {}, {}, {}])
     with pytest.raises(ConfigError, match="'budget_s' must be given to all"):
         envs.reset()
+    envs = SB3VecEnv(gym.make_vec("InfraMind-Coordination-v0", num_envs=2))
+    envs.set_options({"scenario": "S7"})  # one for all rows
+    envs.reset()
+    assert (envs.batch.simulation.question.history.sum(axis=1) > 125_000).all()
 
 
 def test_masks_and_contexts_are_those_of_the_row():
