@@ -138,11 +138,6 @@ def _one_hot(window: Ints) -> Bools:
     return is_there.reshape(len(window), -1)
 
 
-def observe(context: AssignmentContext, load: Load) -> Float32s:
-    """Return the numbers of "flat" observations, (n, d)."""
-    return FLAT[load].of(context)
-
-
 # The batch of teams
 
 
@@ -285,7 +280,7 @@ class AssignmentSimulation(Simulation):
         if self.config.observation == "tabular":
             observations[rows] = rules.state_index(context.task_type, context.load_state)[:, None]
         else:
-            observations[rows] = observe(context, self.config.load)
+            observations[rows] = FLAT[self.config.load].of(context)
 
     # Results
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -187,12 +188,10 @@ class LiveSimulation(BackendSimulation):
     def close(self) -> None:
         """Give up the episode; close sandbox and connections. May be called twice."""
         super().close()
-        if self.servers is not None:
-            self.servers.close()
-            self.servers = None
-        if self._sandbox is not None:
-            self._sandbox.close()
-            self._sandbox = None
+        for held in (self.servers, self._sandbox):
+            if held is not None:
+                held.close()
+        self.servers = self._sandbox = None
 
     def _open(self) -> Backend:
         """Return the backend of an episode, its clock at 0."""
@@ -230,20 +229,18 @@ class LiveSimulation(BackendSimulation):
     def _reach(self) -> VllmServers:
         """Connect to the servers, of which at least one has to answer."""
         servers = VllmServers(self.pool, self._live.live, log=self._live.log)
-        try:
-            servers.watcher.wait_up(self._live.reach_s)
-        except InfraMindError as error:
-            if servers.watcher.up:
+        with ExitStack() as unless_reached:
+            unless_reached.callback(servers.close)
+            try:
+                servers.watcher.wait_up(self._live.reach_s)
+            except InfraMindError as error:
+                if not servers.watcher.up:
+                    raise InfraMindError(
+                        f"no server of pool {self.pool.name!r} answers; {error}\n"
+                        f"Start them: inframind pool up --pool {self.config.pool}"
+                    ) from None
                 _log.warning("pool %s: going on without those that are %s", self.pool.name, error)
-                return servers
-            servers.close()
-            raise InfraMindError(
-                f"no server of pool {self.pool.name!r} answers; {error}\n"
-                f"Start them: inframind pool up --pool {self.config.pool}"
-            ) from None
-        except BaseException:
-            servers.close()
-            raise
+            unless_reached.pop_all()
         return servers
 
     def models_up_now(self) -> int:
