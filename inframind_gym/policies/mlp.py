@@ -211,7 +211,7 @@ class PpoAssignment(MlpPolicy):
         self, observations: Float32s, contexts: assignment.AssignmentContext, rows: Ints
     ) -> Ints:
         """Return the best actions, (n,)."""
-        flat = assignment.observe(contexts, self.spec.config.load)
+        flat = assignment.FLAT[self.spec.config.load].of(contexts)
         return np.asarray(forward(self._tensors, flat).argmax(axis=1))
 
 
