@@ -21,27 +21,10 @@ import numpy as np
 
 from inframind_gym.errors import InfraMindError, shortened
 from inframind_gym.teams import llm
-from inframind_gym.teams.coordination import prompts, rules
+from inframind_gym.teams.coordination import prompts, retrieval, rules
 from inframind_gym.teams.coordination.check import find_issues, is_about, is_abstention, screen
-from inframind_gym.teams.coordination.prompts import (
-    MOST_SUB_TASKS,
-    ContextManager,
-    GarbageError,
-    Trimmed,
-    earlier,
-    marked,
-    places,
-    read,
-    texts,
-)
-from inframind_gym.teams.coordination.retrieval import (
-    RRF,
-    Retriever,
-    in_context,
-    refers_back,
-    rewrite,
-    terms,
-)
+from inframind_gym.teams.coordination.prompts import ContextManager, GarbageError, Trimmed
+from inframind_gym.teams.coordination.retrieval import Retriever
 from inframind_gym.teams.coordination.rules import Outcome
 from inframind_gym.teams.coordination.settings import (
     COMPLEXITIES,
@@ -129,7 +112,7 @@ class Work:
     @property
     def asked(self) -> str:
         """The query, after the question before where it refers to that."""
-        return in_context(self.query, self.history)
+        return retrieval.in_context(self.query, self.history)
 
     def merged(self) -> tuple[list[Document], int]:
         """Return the documents of searches in turn, each once, ten at most; number of copies."""
@@ -206,7 +189,7 @@ def _tokens_of(documents: Sequence[Document]) -> int:
 
 def _is_about(question: str, documents: Sequence[Document], searcher: Retriever) -> bool:
     """Return True if one of some passages is about a question, see `check.is_about`."""
-    corrected = rewrite(question, searcher.corpus)[0]
+    corrected = retrieval.rewrite(question, searcher.corpus)[0]
     return is_about(corrected, documents, searcher.nearness(question))
 
 
@@ -246,27 +229,28 @@ class Agents:
         return self.context.trim(self.work.history, task.room)
 
     async def _router(self, task: Task) -> Route:
-        return read(Route, llm.json_object(await self._ask(task, self.work.query)))
+        return prompts.read(Route, llm.json_object(await self._ask(task, self.work.query)))
 
     async def _planner(self, task: Task) -> Plan:
         answer = llm.json_object(await self._ask(task, self.work.query))
-        tasks = texts(answer.get("sub_tasks"))[:MOST_SUB_TASKS]
+        tasks = prompts.texts(answer.get("sub_tasks"))[: prompts.MOST_SUB_TASKS]
         short = [" ".join(each.split())[:400] for each in tasks]
-        return read(Plan, answer | {"original_query": self.work.query, "sub_tasks": short})
+        return prompts.read(Plan, answer | {"original_query": self.work.query, "sub_tasks": short})
 
     async def _retrieval(self, task: Task) -> Retrieved:
         """Search for one sub-task, by the words of the model, else of the rules, else its own."""
         question, work = task.question, self.work
-        queries = [in_context(question, work.history)]
+        queries = [retrieval.in_context(question, work.history)]
         if work.is_rewritten:
-            queries = [*rewrite(queries[0], self.searcher.corpus), *queries]
+            queries = [*retrieval.rewrite(queries[0], self.searcher.corpus), *queries]
         if self.model_queries:
             before = work.merged()[0] if work.is_sequential else ()
             answer = llm.json_object(await self._ask(task, question, before))
-            proposals = texts([answer.get("refined")]) + texts(answer.get("variants"))
+            variants = prompts.texts(answer.get("variants"))
+            proposals = prompts.texts([answer.get("refined")]) + variants
             if not proposals:
                 raise GarbageError(f"no queries in {answer!r:.200}")
-            asked, kept = (set(terms(each)) for each in (question, proposals[0]))
+            asked, kept = (set(retrieval.terms(each)) for each in (question, proposals[0]))
             # Small models answer, or repeat what they were told: such forms come last.
             keeps = 2 * len(asked & kept) >= len(asked)
             proposals = list(dict.fromkeys(proposals))[:3]
@@ -277,13 +261,13 @@ class Agents:
         """Bring the documents of all sub-tasks into one list, the most useful first."""
         work = self.work
         documents, duplicates = work.merged()
-        notes = marked("note", (f"{n}. {each}" for n, each in enumerate(work.sub_tasks, 1)))
+        notes = prompts.marked("note", (f"{n}. {each}" for n, each in enumerate(work.sub_tasks, 1)))
         answer = llm.json_object(await self._ask(task, work.query, documents, notes))
         if not isinstance(answer.get("order"), list):
             raise GarbageError(f"no order in {answer!r:.200}")
         # What the answer leaves out comes last, so that nothing that was found is lost.
-        order = [*places(answer["order"], len(documents)), *range(len(documents))]
-        missing = sorted({*places(answer.get("missing"), len(work.sub_tasks))})
+        order = [*prompts.places(answer["order"], len(documents)), *range(len(documents))]
+        missing = sorted({*prompts.places(answer.get("missing"), len(work.sub_tasks))})
         return Synthesis(
             documents=tuple(documents[i] for i in dict.fromkeys(order)),
             synthesis_metadata={
@@ -300,7 +284,7 @@ class Agents:
         if task.mend and work.draft:
             issues = work.validation.issues if work.validation is not None else ()
             notes = [f"{issue.type}: {issue.description}" for issue in issues]
-            written = marked("draft", [work.draft]) + marked("note", notes)
+            written = prompts.marked("draft", [work.draft]) + prompts.marked("note", notes)
             what = "what the notes say" if issues else "how it says it"
             mend = f" Return the draft with {what} mended."
         extra = (f" Most useful sources: {useful}." if useful else "") + mend
@@ -311,9 +295,9 @@ class Agents:
     async def _validation(self, task: Task) -> Validation:
         """Let the model and the rules look for issues; those of high severity reject."""
         work = self.work
-        written = marked("draft", [work.draft])
+        written = prompts.marked("draft", [work.draft])
         answer = await self._ask(task, work.query, work.documents, written)
-        verdict = read(Validation, llm.json_object(answer))
+        verdict = prompts.read(Validation, llm.json_object(answer))
         if self.service.is_simulated:
             return verdict
         by_rules = await asyncio.to_thread(work.issues, self.searcher)
@@ -351,7 +335,7 @@ class Agents:
             else:
                 kept.append(document)
         # All but the vector search fuse two rankings: who leads both has 1/61 twice.
-        best = 1.0 if task.strategy == "vector" else 2.0 / (RRF + 1.0)
+        best = 1.0 if task.strategy == "vector" else 2.0 / (retrieval.RRF + 1.0)
         mean = sum(document.score for document in kept) / max(len(kept), 1)
         return Retrieved(
             sub_task=task.question,
@@ -457,13 +441,13 @@ def _parts(query: str) -> list[str]:
         pair = _PAIR.match(clause.rstrip("?. ")) if _COMPARE.search(clause) else None
         if pair is None:
             named = f"{clause.rstrip('?. ')}: {', '.join(tasks)}" if tasks else clause
-            tasks.append(named if refers_back(clause) else clause)
+            tasks.append(named if retrieval.refers_back(clause) else clause)
             continue
         head, tail = (pair["head"] or "").strip(), (pair["tail"] or "").strip()
         for side in pair.group("one", "two"):
             ends = "" if side.lower().endswith(tail.lower()) else tail
             tasks.append(" ".join(filter(None, (head, side, ends))))
-    return list(dict.fromkeys(tasks))[:MOST_SUB_TASKS]
+    return list(dict.fromkeys(tasks))[: prompts.MOST_SUB_TASKS]
 
 
 def _clauses(query: str) -> list[str]:
@@ -479,7 +463,7 @@ class RuleAnswers(llm.Provider):
     def __init__(self, work: Work, settings: CoordinationSettings, searcher: Retriever) -> None:
         self._work, self._settings, self._searcher = work, settings, searcher
         # Prompts whose prefixes the server keeps; it has read the conversation before.
-        self._read = [earlier(work.history)]
+        self._read = [prompts.earlier(work.history)]
 
     async def complete(self, request: llm.LLMRequest) -> llm.LLMResponse:
         """See `Provider`."""
@@ -520,13 +504,13 @@ class RuleAnswers(llm.Provider):
             case "retrieval":
                 return json.dumps({"refined": str(context["question"]), "variants": []})
             case "synthesis":
-                asked, documents = set(terms(work.asked)), work.merged()[0]
-                shared = [-len(asked & set(terms(document.text))) for document in documents]
-                order = sorted(range(len(documents)), key=lambda i: (shared[i], i))
+                asked, documents = set(retrieval.terms(work.asked)), work.merged()[0]
+                shared = [asked & set(retrieval.terms(each.text)) for each in documents]
+                order = sorted(range(len(documents)), key=lambda i: (-len(shared[i]), i))
                 empty = [i for i, result in enumerate(work.found, 1) if not result.documents]
                 return json.dumps({"order": [i + 1 for i in order], "missing": empty})
             case "draft":
-                questions = [in_context(task, work.history) for task in work.sub_tasks]
+                questions = [retrieval.in_context(task, work.history) for task in work.sub_tasks]
                 return self._quote(questions, work.merged()[0], work.sentences)
             case "fallback":
                 return self._quote([work.asked], context["documents"], SENTENCES["simple"])
@@ -543,13 +527,14 @@ class RuleAnswers(llm.Provider):
         if not _is_about(self._work.asked, documents, self._searcher):
             return NO_SOURCE
         pool = [
-            (number, sentence, set(terms(sentence)))
+            (number, sentence, set(retrieval.terms(sentence)))
             for number, document in enumerate(documents, 1)
             for sentence in _SENTENCE.split(document.text)
             if len(sentence.split()) > 3 and not sentence.startswith(_GOES_ON)
         ]
         quoted: list[str] = []
-        for wanted in islice(cycle([set(terms(question)) for question in questions]), most):
+        asked = [set(retrieval.terms(question)) for question in questions]
+        for wanted in islice(cycle(asked), most):
             # Long sentences and later documents are worth less.
             worth = [len(wanted & own) / (4 + len(own)) ** 0.5 - 0.02 * n for n, _, own in pool]
             if not worth or not pool[best := int(np.argmax(worth))][2] & wanted:

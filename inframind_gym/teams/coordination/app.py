@@ -26,19 +26,8 @@ from inframind_gym.envs.coordination import observe
 from inframind_gym.errors import require, require_within
 from inframind_gym.policies import resolve_policy
 from inframind_gym.teams import llm
-from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.agents import (
-    AGENT_OF,
-    NO_SOURCE,
-    NOT_ABOUT,
-    WAY,
-    Agents,
-    Faulty,
-    RuleAnswers,
-    Task,
-    Work,
-    complexity_of,
-)
+from inframind_gym.teams.coordination import agents, rules
+from inframind_gym.teams.coordination.agents import Agents, Faulty, RuleAnswers, Task, Work
 from inframind_gym.teams.coordination.check import is_abstention, screen
 from inframind_gym.teams.coordination.prompts import ContextManager, cited, messages_of
 from inframind_gym.teams.coordination.retrieval import Corpus, Retriever, refers_back, rewrite
@@ -219,13 +208,13 @@ class Session:
             "max_retries": options.retry.max_retries,
             "timeout_s": options.retry.timeout_seconds,
         }
-        service = llm.LLMService({WAY: provider}, log=team.log, **limits)
+        service = llm.LLMService({agents.WAY: provider}, log=team.log, **limits)
         self.context, self.state = team.context, CoordinationState(settings, 1)
         is_by_model = options.rewrite == "model"
         self.agents = Agents(service, team.searcher, work, team.log, team.context, is_by_model)
-        hint, refers = complexity_of(work.query), bool(work.history) and refers_back(work.query)
-        tokens = self.context.estimate_tokens(work.history)
-        self.state.begin(_ROW, hint, refers, tokens, model=False)
+        refers = bool(work.history) and refers_back(work.query)
+        begun = agents.complexity_of(work.query), refers, team.context.estimate_tokens(work.history)
+        self.state.begin(_ROW, *begun, model=False)
         self.policy = resolve_policy(options.policy, family="coordination")
         self.policy.reset(settings, [0])
         # What happened, in order, as plain data.
@@ -421,7 +410,7 @@ class Session:
         self._idle_since_s = max(self._idle_since_s, task.ended_s)
         if task.failure:
             event = {
-                "agent": AGENT_OF.get(agent, agent),
+                "agent": agents.AGENT_OF.get(agent, agent),
                 "task": agent,
                 "iteration": int(self.state.iteration[0]),
                 "failure": task.failure,
@@ -463,7 +452,7 @@ class Session:
             if NODES[task.agent] != "tools" and not is_fallback:  # the fallback ends the query
                 outcome.context[0] += handoff
             if task.failure and not is_fallback:
-                outcome.failed[0] = AGENTS.index(AGENT_OF.get(task.agent, task.agent))
+                outcome.failed[0] = AGENTS.index(agents.AGENT_OF.get(task.agent, task.agent))
                 outcome.failure[0] = max(outcome.failure[0], rules.FAILURES.index(task.failure))
             if not is_lost:
                 self.work.keep(task, outcome)
@@ -483,8 +472,8 @@ class Session:
             ended_by = "failed"
         content, verdict = TOO_LONG if ended_by == "context" else NO_ANSWER, work.validation
         sources, attribution = work.documents[:0], "none"
-        if verdict is not None and any(i.description == NOT_ABOUT for i in verdict.issues):
-            content = NO_SOURCE  # told twice, it still answers
+        if verdict is not None and any(i.description == agents.NOT_ABOUT for i in verdict.issues):
+            content = agents.NO_SOURCE  # told twice, it still answers
         elif work.draft and ended_by not in UNANSWERED:
             is_empty = is_abstention(work.query, work.draft)
             given = () if is_empty else work.documents  # nothing is said of which one is a source
@@ -497,12 +486,12 @@ class Session:
             score = verdict.confidence
             score = score if verdict.valid else min(score, 1.0 - score)
         overheads, cost = self.overheads_ms or [0.0], self.agents.service.get_cost_summary()
-        agents = {"route": work.route, "plan": work.plan, "validation": work.validation}
+        handed = {"route": work.route, "plan": work.plan, "validation": work.validation}
         passages = [pair for result in work.found for pair in result.withheld]
         metadata = {
             "ended_by": ended_by,
             "attribution": attribution,
-            **{k: None if v is None else v.model_dump(mode="json") for k, v in agents.items()},
+            **{k: None if v is None else v.model_dump(mode="json") for k, v in handed.items()},
             "decisions": self.decisions,
             "failures": self.failures,
             "queries": [list(result.queries) for result in work.found],

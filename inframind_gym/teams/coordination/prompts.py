@@ -19,15 +19,9 @@ from pydantic import ValidationError
 from inframind_gym.configs import StrictModel
 from inframind_gym.errors import ConfigError
 from inframind_gym.simulator.estimate.roofline import find_architecture
+from inframind_gym.teams.coordination import settings
 from inframind_gym.teams.coordination.rules import kept_exchanges
-from inframind_gym.teams.coordination.settings import (
-    COMPLEXITIES,
-    ISSUES,
-    SEVERITIES,
-    STRATEGIES,
-    ContextLimits,
-    Document,
-)
+from inframind_gym.teams.coordination.settings import ContextLimits, Document
 from inframind_gym.teams.llm import Prompt, estimate_tokens, list_schema, object_schema
 
 History = Sequence[Mapping[str, Any]]  # earlier messages, the oldest first
@@ -47,7 +41,7 @@ _NUMBER: Final = {"type": "integer"}
 _CONFIDENCE: Final = {"type": "number", "minimum": 0, "maximum": 1}
 _TEXT: Final = {"type": "string", "maxLength": 200}
 _ISSUE: Final = object_schema(
-    type={"enum": ISSUES}, severity={"enum": SEVERITIES}, description=_TEXT
+    type={"enum": settings.ISSUES}, severity={"enum": settings.SEVERITIES}, description=_TEXT
 )
 
 
@@ -72,8 +66,8 @@ INSTRUCTIONS: Final = {
         "confidence (0 to 1).",
         96,
         object_schema(
-            strategy={"enum": STRATEGIES},
-            complexity={"enum": COMPLEXITIES},
+            strategy={"enum": settings.STRATEGIES},
+            complexity={"enum": settings.COMPLEXITIES},
             needs_planning=_TRUTH,
             confidence=_CONFIDENCE,
         ),

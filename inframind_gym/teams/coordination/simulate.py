@@ -19,13 +19,7 @@ import numpy as np
 
 from inframind_gym.simulator.rng import uniform_array
 from inframind_gym.teams.coordination import rules
-from inframind_gym.teams.coordination.rules import (
-    RETRIEVAL,
-    SYNTHESIS,
-    CoordinationState,
-    Outcome,
-    milliseconds,
-)
+from inframind_gym.teams.coordination.rules import CoordinationState, Outcome
 from inframind_gym.teams.coordination.settings import (
     AGENTS,
     COMPLEXITIES,
@@ -220,7 +214,7 @@ class SimulatedQuestion(Rows):
             seconds = np.where(u[:, 1] < failures.slow, failures.slow_factor * seconds, seconds)
             failure[u[:, 0] < failures.timeout + failures.garbage] = _GARBAGE
             failure[u[:, 0] < failures.timeout] = _TIMEOUT
-        who = SYNTHESIS if agent == WRITER else agent
+        who = rules.SYNTHESIS if agent == WRITER else agent
         failure[(seconds > limit) | (who == self.timing_out[rows])] = _TIMEOUT
         late = failure == _TIMEOUT
         seconds, completion = np.where(late, limit, seconds), np.where(late, 0, completion)
@@ -233,9 +227,9 @@ class SimulatedQuestion(Rows):
         number, prompt = self.calls[rows, agent], prompt + self.stale[rows]
         self.calls[rows, agent] += 1
         seconds, completion, failure, luck = self._draw(rows, agent, number, lengths, prompt)
-        failed, who = failure > 0, SYNTHESIS if agent == WRITER else agent
+        failed, who = failure > 0, rules.SYNTHESIS if agent == WRITER else agent
         self.stale[rows[~failed]] = 0
-        outcome.ms[at] += milliseconds(seconds)
+        outcome.ms[at] += rules.milliseconds(seconds)
         outcome.prompt[at] += prompt
         outcome.completion[at] += completion
         outcome.context[at] += completion + self.settings.tokens.handoff
@@ -250,10 +244,10 @@ class SimulatedQuestion(Rows):
         """
         tokens, shape, stale = self.settings.tokens, used.shape, self.stale[rows]
         row, slot = np.nonzero(used)
-        number = self.calls[rows, RETRIEVAL][row] + slot
-        self.calls[rows, RETRIEVAL] += used.sum(axis=1)
+        number = self.calls[rows, rules.RETRIEVAL][row] + slot
+        self.calls[rows, rules.RETRIEVAL] += used.sum(axis=1)
         prompt = tokens.query + stale[row]
-        calls = self._draw(rows[row], RETRIEVAL, number, tokens.retrieval, prompt)
+        calls = self._draw(rows[row], rules.RETRIEVAL, number, tokens.retrieval, prompt)
         completion, failure = np.zeros((2, *shape), np.int64)
         alone, luck = np.zeros(shape), np.zeros((*shape, 6))
         for part, drawn in zip((alone, completion, failure, luck), calls, strict=True):
@@ -282,7 +276,7 @@ class SimulatedQuestion(Rows):
             at = np.flatnonzero(these)
             if len(at):
                 carry_out(rows[at], actions[at], at, state, outcome)
-        outcome.ms[actions == rules.REWRITE] = milliseconds(self.settings.search_s["rewrite"])
+        outcome.ms[actions == rules.REWRITE] = rules.milliseconds(self.settings.search_s["rewrite"])
         return outcome
 
     def _route(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
@@ -312,9 +306,9 @@ class SimulatedQuestion(Rows):
         outcome.prompt[at] = width * tokens.query + self.stale[rows]
         seconds, completion, failure, luck = self._wave(rows, used)
         variants = 1 + 2 * rewritten  # a rewriting brings two more queries
-        outcome.ms[at] = milliseconds(seconds + variants * self._search_s[strategy])
+        outcome.ms[at] = rules.milliseconds(seconds + variants * self._search_s[strategy])
         outcome.completion[at] = completion
-        outcome.failed[at] = np.where(failure.any(axis=1), RETRIEVAL, -1)
+        outcome.failed[at] = np.where(failure.any(axis=1), rules.RETRIEVAL, -1)
         outcome.failure[at] = failure.max(axis=1)
         # Call j of a wave answers the j-th sub-task that is open.
         fine, order = used & (failure == 0), np.cumsum(self.open[rows], axis=1) - 1
@@ -349,7 +343,7 @@ class SimulatedQuestion(Rows):
         tokens = self.settings.tokens
         fresh = np.maximum(self.unread[rows] - state.duplicates[rows] * tokens.passage, 0)
         prompt = tokens.query + fresh
-        fine, _luck = self._call(rows, at, SYNTHESIS, tokens.synthesis, prompt, outcome)
+        fine, _luck = self._call(rows, at, rules.SYNTHESIS, tokens.synthesis, prompt, outcome)
         self.unread[rows[fine]] = 0
 
     def _answer(self, rows: Ints, actions: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
@@ -421,13 +415,13 @@ class SimulatedQuestion(Rows):
         behind = np.logical_or.accumulate((sizes > 0) & ~kept, axis=1) & kept
         self.stale[rows] = np.where(state.model[rows], 0, np.where(behind, sizes, 0).sum(axis=1))
         outcome.context[at] = np.where(kept, sizes, 0).sum(axis=1) - before
-        outcome.ms[at] = milliseconds(self.settings.trim_s)
+        outcome.ms[at] = rules.milliseconds(self.settings.trim_s)
 
     def _fall_back(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         """Answer by one search and one short call, which read nothing of the conversation."""
         settings, tokens = self.settings, self.settings.tokens
         docs = settings.passages.fallback * tokens.passage
-        outcome.ms[at] = milliseconds(settings.fallback_s)
+        outcome.ms[at] = rules.milliseconds(settings.fallback_s)
         outcome.prompt[at], outcome.completion[at] = tokens.query + docs, tokens.fallback
         outcome.context[at] = docs + tokens.fallback
         luck = self._draw_luck(rows, (WRITER + 1) * CALLS)[:, 3:]
