@@ -1,4 +1,4 @@
-"""The house keeps its size: lines of each room, lines of a function, circles of imports.
+"""The house keeps its size: lines of each room and function, circles of imports, lines said twice.
 
 A number here is a ceiling. It is lowered when a room gets smaller, and raised only by a commit that
 lowers another by as much.
@@ -34,6 +34,7 @@ CEILINGS = {
 TESTS = 27_913
 LONGEST_FUNCTION = 80  # lines below its docstring
 LONGEST_FILE = 641
+SAME_LINES = 8  # of code in a row that may stand in two places
 CIRCLES = 0  # of modules that import one another, imports for annotations alone included
 
 
@@ -86,3 +87,22 @@ def test_few_modules_import_one_another_even_late(typed: bool, most: int) -> Non
                 graph.add_edge(module, target)
     circles = [c for c in networkx.strongly_connected_components(graph) if len(c) > 1]
     assert len(circles) <= most, circles
+
+
+def test_no_code_stands_twice() -> None:
+    places: dict[tuple[str, ...], list[str]] = {}
+    for module, path in sources().items():
+        text = path.read_text(encoding="utf-8")
+        not_code: set[int] = set()
+        for node in ast.walk(ast.parse(text)):
+            is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if isinstance(node, ast.stmt) and (
+                is_text or isinstance(node, ast.Import | ast.ImportFrom)
+            ):
+                not_code.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        numbered = [(i, line.strip()) for i, line in enumerate(text.splitlines(), 1)]
+        code = [(i, line) for i, line in numbered if line and i not in not_code]
+        for k in range(len(code) - SAME_LINES):
+            run = tuple(line for _, line in code[k : k + SAME_LINES + 1])
+            places.setdefault(run, []).append(f"{module}:{code[k][0]}")
+    assert [found for found in places.values() if len(found) > 1] == []
