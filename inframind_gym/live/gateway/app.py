@@ -28,7 +28,7 @@ from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import Exchange
 from inframind_gym.live.gateway.request import read_query, request_id
 from inframind_gym.live.gateway.team import Teams
-from inframind_gym.live.guard import Guard, RequestError, bounded_protocol, is_secret, listening
+from inframind_gym.live.guard import Guard, RequestError, http_protocol, is_secret, listening
 
 _log = logging.getLogger("inframind.gateway")
 PROBES: Final = ("/health", "/ready")  # for those who watch processes: no key, no limits
@@ -140,7 +140,6 @@ def make_app(gateway: Gateway) -> Starlette:
                 loopback_only=not config.keys,
                 most_bytes=config.limits.max_body_bytes,
                 refuse=refuse,
-                probes=(*PROBES, "/metrics"),
             )
         ],
         exception_handlers={HTTPException: no_route},
@@ -154,7 +153,8 @@ def run(config: GatewayConfig) -> None:
 
     limits = config.limits
     with contextlib.closing(listening(config.host, config.port)) as address:
-        allow_files(2 * limits.max_in_flight + 256)  # a socket on both sides
+        connections = 2 * limits.max_in_flight  # idle ones included; more get 503
+        allow_files(connections + limits.max_in_flight + 256)  # those to servers, and the rest
         server = uvicorn.Server(
             uvicorn.Config(
                 make_app(Gateway(config)),
@@ -166,7 +166,8 @@ def run(config: GatewayConfig) -> None:
                 server_header=False,
                 proxy_headers=False,
                 log_config=None,
-                http=bounded_protocol(limits.max_connections_per_address),
+                http=http_protocol(),
+                limit_concurrency=connections,
                 timeout_keep_alive=int(limits.idle_s),
                 timeout_graceful_shutdown=int(limits.drain_s),
             )

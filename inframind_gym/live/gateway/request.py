@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import secrets
@@ -73,9 +74,10 @@ async def read_query(request: Request, config: GatewayConfig) -> Query:
     if kind != "application/json":  # a web page may send others to this machine without asking
         raise RequestError(415, "unsupported_media_type", "send Content-Type: application/json")
     try:
-        raw = await request.body()
-    except ClientDisconnect:
-        raise RequestError(400, "incomplete", "the body did not end") from None
+        async with asyncio.timeout(config.limits.stall_s):
+            raw = await request.body()
+    except (TimeoutError, ClientDisconnect):
+        raise RequestError(400, "incomplete", "the body did not end, or not in time") from None
     try:
         body = parse_json(raw.decode(), "the body")
         json.dumps(body, allow_nan=False)
