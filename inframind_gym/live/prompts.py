@@ -30,7 +30,6 @@ from inframind_gym.tasks.taskset import TaskSet
 
 TEMPLATE_TOKENS: Final = 64  # what a model's chat template may add around two messages
 _LEAST: Final = 24  # tokens below which a part of an answer is no use
-_ATTEMPTS: Final = 8
 _PIECES: Final = re.compile(r"[A-Za-z]+|\d|[^\S\n]+|\n|[^\sA-Za-z\d]")
 _MARK: Final = "\n[... {0} characters left out ...]\n"
 _TEXTS: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -70,8 +69,7 @@ class Prompts:
             shown = [f"### {t}\n{cut(text, most)}\n### End of the answer" for t, text in parts]
             return "\n\n".join([question, *shown, task])
 
-        around = TEMPLATE_TOKENS + estimate_upper(system)
-        fixed = around + estimate_upper(user(0))
+        fixed = TEMPLATE_TOKENS + estimate_upper(system) + estimate_upper(user(0))
         if fixed > limit_tokens:
             raise ConfigError(
                 f"task {self._tasks.ids[call.task]!r} does not fit: its prompt takes {fixed} "
@@ -79,16 +77,9 @@ class Prompts:
                 f"model's context beside the {call.max_tokens} of the answer. Serve the model "
                 "with a larger max_model_len, lower max_tokens, or leave the task out."
             )
-        room = limit_tokens - fixed
+        # Parts that begin and end with a line take together what each takes.
         sizes = [estimate_upper(text) for _, text in parts]
-        for _ in range(_ATTEMPTS):
-            content = user(shares(sizes, room))
-            over = around + estimate_upper(content) - limit_tokens
-            if over <= 0:
-                break
-            room -= over  # joined texts can take a little more than their parts
-        else:
-            content = user(0)
+        content = user(shares(sizes, limit_tokens - fixed))
         return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
     def _task(self, call: Call) -> str:
@@ -201,7 +192,7 @@ def shares(sizes: Sequence[int], total: int) -> int:
 
     The longest are cut first: max h with sum(min(size, h)) <= total.
     """
-    left, several = max(total, 0), len(sizes)
+    left, several = total, len(sizes)
     for size in sorted(sizes):
         if size * several > left:
             return left // several
