@@ -34,6 +34,7 @@ from inframind_gym.live.placement.instance import (
     served_models,
 )
 from inframind_gym.live.placement.traffic import Records, Traffic
+from inframind_gym.simulator.jit import Bound
 from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,
@@ -166,14 +167,14 @@ class LivePlacement(PlacementSimulation):
         wanted = np.zeros(self.num_gpus, np.int64)
         for g, m in np.argwhere(self.state.instance["state"][0] == ACTIVE).tolist():
             wanted[g : g + self.cards[m].tp_min] = m + 1
-        self._records.apply(events.clear)
+        events.clear(self.state, 0)
         if closed:
             self._bring_up(wanted)
             instances, seen_s = self.state.instance.copy(), self.state.seen_s.copy()
-            self._records.apply(events.clear)
+            events.clear(self.state, 0)
         for g, m in np.argwhere(instances["state"][0] != ABSENT).tolist():
             if instances[0, g, m]["state"] == ACTIVE:
-                self._records.apply(events.begin_awake, g, m)
+                events.begin_awake(self.state, 0, g, m)
             else:
                 self.state.instance[0, g, m]["state"] = SLEPT
             self.state.instance[0, g, m]["slept_before"] = instances[0, g, m]["slept_before"]
@@ -198,7 +199,7 @@ class LivePlacement(PlacementSimulation):
             (events.go_away, 0, 0),
             (events.begin_awake, 0, 0),
         ):
-            self._records.prepare(rule, *like)
+            Bound(rule).prepare((self.state, 0, *like))
         pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
         with contextlib.ExitStack() as lock:
             lock.enter_context(pool.locked())
@@ -211,7 +212,7 @@ class LivePlacement(PlacementSimulation):
                 self.instance(g, m).server.stop()
         self._records.start_clock()
         self._snapshot(self.observations())
-        self._records.apply(events.begin_interval, 0.0, wanted)
+        events.begin_interval(self.state, 0, 0.0, wanted)
         self._settle()
         failed = [each for each in self.transitions if each.why]
         lines = "".join(f"\n  {each.model} on GPU {each.gpu}: {each.why}" for each in failed)
@@ -252,24 +253,24 @@ class LivePlacement(PlacementSimulation):
         action = check_actions(actions, np.full(self.num_gpus, len(self.cards) + 1, np.int64), 1)
         records = self._records
         last = max(records.tick + self.config.ticks, records.clock_tick + 1)
-        records.apply(events.begin_interval, last * records.tick_length_s, action[0])
+        events.begin_interval(self.state, 0, last * records.tick_length_s, action[0])
         self._advance()
         while records.tick < last:  # route, and take events until the next tick
-            records.apply(events.route, records.now_s)
+            events.route(self.state, 0, records.now_s)
             self.traffic.send()
             records.run_tick()
             now_s, episode = records.tick * records.tick_length_s, self.state.episode[0]
             while self.state.arrival_s[0, episode["next_job"]] <= now_s:
                 self.traffic.add_job(int(episode["next_job"]))
             self._advance()
-        records.apply(events.end_interval, self.terms[0])
+        events.end_interval(self.state, 0, self.terms[0])
         self._snapshot(observations)
         self._report()
 
     def _snapshot(self, observations: NDArray[np.float32]) -> None:
         """Write masks and observation; close blocks to models that failed on them just now."""
-        self._records.apply(events.write_mask)
-        self._records.apply(events.observe, observations[0])
+        events.write_mask(self.state, 0)
+        events.observe(self.state, 0, observations[0])
         now_s = time.monotonic()
         for (g, m), instance in self._instances.items():
             if now_s < instance.closed_until_s and self._state(g, m) != ACTIVE:
@@ -308,7 +309,7 @@ class LivePlacement(PlacementSimulation):
 
     def _advance(self) -> None:
         """Begin the phases that have begun in the records."""
-        self._records.apply(events.carry_on)
+        events.carry_on(self.state, 0)
         states = self.state.instance["state"][0]
         for g, m in np.argwhere(is_moving(states)).tolist():
             state, instance = int(states[g, m]), self.instance(g, m)
@@ -331,7 +332,7 @@ class LivePlacement(PlacementSimulation):
         if self._instances.get((g, m)) is not instance:
             return  # of a cluster that was closed meanwhile
         instance.busy = False
-        self._records.apply(events.phase_ended, g, m, bool(why), took_s)
+        events.phase_ended(self.state, 0, g, m, bool(why), took_s)
         if why and state in (WAKING, LOADING):
             instance.closed_until_s = time.monotonic() + self._limits.backoff_s
         now = _STABLE.get(self._state(g, m), "absent")
@@ -363,7 +364,7 @@ class LivePlacement(PlacementSimulation):
             if same and not instance.busy:
                 if state != SLEPT:
                     self.traffic.take_back(g)
-                self._records.apply(events.go_away, g, m)
+                events.go_away(self.state, 0, g, m)
                 why = "its server died, hangs, or was put to sleep"
                 self._note(g, m, "lost", 0.0, "absent", why)
 

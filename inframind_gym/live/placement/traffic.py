@@ -12,7 +12,7 @@ import queue
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from inframind_gym.live.chat import ChatResult
 from inframind_gym.live.config import LiveLimits
 from inframind_gym.live.placement import events
 from inframind_gym.live.placement.instance import Instance
-from inframind_gym.simulator.jit import Bound
 from inframind_gym.simulator.placement.state import NONE
 from inframind_gym.simulator.server.pool import ModelConfig
 
@@ -36,7 +35,6 @@ class Records:
     def __init__(self, simulation: PlacementSimulation) -> None:
         self.state = simulation.state
         self.tick_length_s = simulation.config.routing_interval_s
-        self._bound: dict[Any, Bound] = {}  # by rule
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.start_clock()
 
@@ -74,17 +72,6 @@ class Records:
             event()
         self.state.episode[0]["tick"] = max(self.tick, self.clock_tick)
 
-    def apply(self, rule: Any, *arguments: Any) -> Any:
-        """Apply a compiled rule (`events.py`) to the records; return what it returns."""
-        self.prepare(rule, *arguments)
-        return self._bound[rule].run()
-
-    def prepare(self, rule: Any, *arguments: Any) -> None:
-        """Compile a rule for arguments of these kinds, which takes seconds the first time."""
-        if rule not in self._bound:
-            self._bound[rule] = Bound(rule)
-        self._bound[rule].prepare((self.state, 0, *arguments))
-
 
 @dataclass
 class Traffic:
@@ -106,7 +93,7 @@ class Traffic:
 
     def add_job(self, ordinal: int) -> None:
         """Let a job of the demand arrive."""
-        slot = self.records.apply(events.add_job, ordinal)
+        slot = int(events.add_job(self.records.state, 0, ordinal))
         state = self.records.state
         state.episode[0]["next_job"] += 1
         calls = int(state.world.dag[state.job[0, slot]["dag"]]["calls"])
@@ -164,12 +151,12 @@ class Traffic:
             hopeless = not result.retryable and result.status != "timeout"
             lost = hopeless or tries > self.limits.retries
             if not lost:
-                records.apply(events.wait_again, flight[0], identity, at_s)
+                events.wait_again(records.state, 0, flight[0], identity, at_s)
                 return
             self.lost += 1
             _log.warning("a call is lost (%s): %s", result.status, result.reason)
         slot = int(records.state.request[0, identity]["job"])
-        records.apply(events.call_ended, flight[0], identity, at_s, lost)
+        events.call_ended(records.state, 0, flight[0], identity, at_s, lost)
         self._tries.pop(identity, None)
         if not records.state.job[0, slot]["left"]:
             del self._tokens[slot]
@@ -181,7 +168,7 @@ class Traffic:
             if place == g:
                 del self._flights[identity]
                 self.failed += 1
-                self.records.apply(events.wait_again, g, identity, now_s)
+                events.wait_again(self.records.state, 0, g, identity, now_s)
                 self.instance_of(g, m).give_up("its server leaves")
 
     def reset(self) -> None:
