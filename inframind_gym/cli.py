@@ -18,7 +18,7 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
     "submit": "inframind_gym.evaluation.cli:submit",
     "calibrate": "inframind_gym.calibration.cli:calibrate",
     "pool": "inframind_gym.live.command:app",
-    "serve": "inframind_gym.live.gateway.command:serve",
+    "serve": "inframind_gym.live.command:serve",
     "workload": "inframind_gym.calibration.cli:app",
     "team": "inframind_gym.teams.cli:app",
     "studio": "inframind_gym.studio.command:studio",

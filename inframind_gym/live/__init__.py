@@ -9,7 +9,7 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
     prompts         messages of a call; prompts.yaml: their texts
     config          arguments of live environments, settings of client and watcher; addresses
     launcher        starts servers and stops what it started: processes, weights
-    command         `inframind pool new|up|status|down|place`
+    command         `inframind pool new|up|status|down|place`, `inframind serve`
     placement/      a live cluster whose models are switched by a policy
     gateway/        one OpenAI-compatible address in front of a pool (`serve`); guard: its admission
     simulated/      servers that answer like vLLM's, with the simulator's times

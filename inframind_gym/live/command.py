@@ -1,9 +1,13 @@
-"""`inframind pool`: make a pool; start, watch and stop its servers; place models on them."""
+"""`inframind pool`: make a pool; start, watch and stop its servers; place models on them.
+
+`inframind serve`: the gateway in front of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import shlex
 import signal
@@ -18,7 +22,7 @@ from rich.text import Text
 
 from inframind_gym.commands import Force, Json, refuse_to_overwrite
 from inframind_gym.configs import validate
-from inframind_gym.errors import ConfigError, unknown
+from inframind_gym.errors import ConfigError, require, unknown
 from inframind_gym.files import replace_text
 from inframind_gym.live.config import Simulation, require_live
 from inframind_gym.progress import plain_table
@@ -297,8 +301,7 @@ def place(
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     given: dict[str, Any] = {"pool": pool, "demand": demand, "num_decisions": decisions}
-    optional = {"cluster": cluster, "python": python, "state": state}
-    given |= {name: str(value) for name, value in optional.items() if value is not None}
+    given |= {"cluster": cluster, "python": python and str(python), "state": state and str(state)}
     require_live()
     import numpy as np
 
@@ -322,6 +325,45 @@ def place(
         summary = live.summary(0)
     for name, value in summary.items():
         console.print(f"{name:24} {value:g}")
+
+
+def _option(words: str, **more: Any) -> Any:
+    return typer.Option(help=words, show_default=False, **more)
+
+
+def serve(
+    pool: Annotated[str | None, _option("A shipped pool's name, or a YAML file.")] = None,
+    policy: Annotated[
+        str | None,
+        _option(
+            "Router of inframind/auto and inframind/team, by name or package.module:Class. "
+            "Default: adaptive."
+        ),
+    ] = None,
+    workload: Annotated[str | None, _option("What the policy believes of questions.")] = None,
+    host: Annotated[str | None, _option("Address; others than 127.0.0.1 need keys.")] = None,
+    port: Annotated[int | None, _option("Default: 8080.")] = None,
+    config: Annotated[Path | None, _option("gateway.yaml.")] = None,
+    record: Annotated[
+        str | None,
+        _option("Append a line for every request, for `inframind calibrate`.", metavar="FILE"),
+    ] = None,
+    speed: Annotated[float | None, _option("Of simulated servers (`pool up --simulate`).")] = None,
+) -> None:
+    """Serve a pool's models behind one OpenAI-compatible address, routed by a policy.
+
+    Model "inframind/auto" routes a call, "inframind/team" carries out a workflow, and the pool's
+    own names pass through. SIGTERM waits for what is in flight and ends.
+    """
+    for module in ("uvicorn", "httptools", "uvloop", "starlette"):
+        require(module, "the gateway", "serve")
+    from inframind_gym.live.gateway.app import run
+    from inframind_gym.live.gateway.config import gateway_config
+
+    options: dict[str, Any] = {"pool": pool, "policy": policy, "workload": workload}
+    options |= {"host": host, "port": port, "log": record, "speed": speed}
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    run(gateway_config(config, options))
 
 
 @contextlib.contextmanager

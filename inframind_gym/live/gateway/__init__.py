@@ -10,5 +10,4 @@ proxy     attempts at servers (`live/chat.py`) until one answers; metrics and lo
 
 team      a whole workflow for one question
 config    gateway.yaml
-command   `inframind serve`
 """

@@ -261,21 +261,11 @@ class SingleCallPolicy:
 
 
 def priority_s(scheduler: str, deadline_s: float, now_s: float) -> float:
-    """Return the priority of a call sent now, as `lifecycle.priority` gives it.
-
-    Raises:
-        ConfigError: there is no such scheduler.
-    """
-    if scheduler == "edf":
-        return deadline_s
-    if scheduler == "edf_late_last":
-        return deadline_s if now_s < deadline_s else deadline_s + LATE_S
+    """Return the priority of a call sent now, as `lifecycle.priority` gives it."""
     if scheduler == "fcfs":
         return 0.0
-    raise ConfigError(
-        f"the gateway has no rule for scheduler {scheduler!r}; set edf, edf_late_last or fcfs in "
-        "the pool, or in what the policy requires"
-    )
+    late = scheduler == "edf_late_last" and now_s >= deadline_s
+    return deadline_s + LATE_S if late else deadline_s
 
 
 class Predictor:

@@ -182,8 +182,6 @@ def test_priorities_are_those_of_the_scheduler() -> None:
     ):
         assert priority_s(scheduler, 20.0, 19.0) == in_time_s
         assert priority_s(scheduler, 20.0, 20.0) == late_s
-    with pytest.raises(ConfigError, match="no rule for scheduler 'lifo'"):
-        priority_s("lifo", 20.0, 0.0)
 
 
 def test_predictions_count_ones_own_calls_at_once() -> None:
