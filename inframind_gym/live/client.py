@@ -64,13 +64,10 @@ class LoopThread:
             future.cancel()
             raise
 
-    def call(self, function: Callable[..., object], *arguments: object) -> bool:
-        """Have a function called on the loop soon; False where the loop has been stopped."""
-        try:
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have a function called on the loop soon, unless the loop has been stopped."""
+        with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:
-            return False
-        return True
 
     def stop(self) -> None:
         """Cancel all tasks, and join the thread. May be called twice."""

@@ -34,23 +34,22 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool; start, watch and stop its vLLM servers.")
 
-PoolOption = Annotated[str, typer.Option("--pool", help="A shipped pool's name, or a YAML file.")]
+
+def _option(words: str, **more: Any) -> Any:
+    return typer.Option(help=words, show_default=False, **more)
+
+
+PoolOption = Annotated[str, _option("A shipped pool's name, or a YAML file.")]
 StateOption = Annotated[
     Path | None,
-    typer.Option(
-        "--state",
-        help="Folder for the state of what was started. Default: $INFRAMIND_STATE, or "
-        "~/.local/state/inframind_gym.",
-        show_default=False,
+    _option(
+        "Folder for the state of what was started. Default: $INFRAMIND_STATE, or "
+        "~/.local/state/inframind_gym."
     ),
 ]
 PythonOption = Annotated[
     Path | None,
-    typer.Option(
-        "--python",
-        help="Interpreter that has vLLM. Default: $VLLM_PYTHON, .venv-vllm, or this one.",
-        show_default=False,
-    ),
+    _option("Interpreter that has vLLM. Default: $VLLM_PYTHON, .venv-vllm, or this one."),
 ]
 _COLOURS: Final = {"up": "green", "asleep": "cyan", "stopped": "dim"} | dict.fromkeys(
     ("starting", "silent"), "yellow"
@@ -73,9 +72,9 @@ _MOST_LINES: Final = 15  # of the log of a server that failed
 def new(
     gpu: Annotated[
         str,
-        typer.Option(
+        _option(
+            "H100-80GB, RTX-4090, L4, MI300X, ..., or several: A100-80GB:2,H100-80GB:2.",
             metavar="KIND[:COUNT],...",
-            help="H100-80GB, RTX-4090, L4, MI300X, ..., or several: A100-80GB:2,H100-80GB:2.",
         ),
     ],
     models: Annotated[
@@ -100,11 +99,7 @@ def new(
     ] = 256,
     max_model_len: Annotated[
         int | None,
-        typer.Option(
-            min=2,
-            help="Tokens of prompt and output. Default: 8192, or what the model takes.",
-            show_default=False,
-        ),
+        _option("Tokens of prompt and output. Default: 8192, or what the model takes.", min=2),
     ] = None,
     force: Force = False,
 ) -> None:
@@ -283,10 +278,7 @@ def place(
     ] = "mcf_plus",
     cluster: Annotated[
         str | None,
-        typer.Option(
-            help="GPUs and model cards: a name or a YAML file. Default: the pool's name.",
-            show_default=False,
-        ),
+        _option("GPUs and model cards: a name or a YAML file. Default: the pool's name."),
     ] = None,
     demand: Annotated[str, typer.Option(help="The jobs: a name or a YAML file.")] = "trickle",
     decisions: Annotated[int, typer.Option(min=1, help="How many; one every 5 s.")] = 24,
@@ -325,10 +317,6 @@ def place(
         summary = live.summary(0)
     for name, value in summary.items():
         console.print(f"{name:24} {value:g}")
-
-
-def _option(words: str, **more: Any) -> Any:
-    return typer.Option(help=words, show_default=False, **more)
 
 
 def serve(

@@ -195,12 +195,6 @@ def test_arguments_of_a_path_are_checked(
     assert status(target, "GET", target.get, *right(target)) == 200
 
 
-def test_faults_of_a_simulated_server_are_its_machines_alone(targets: dict[str, Target]) -> None:
-    target = targets["simulated"]
-    for head in ([b"Host: evil.example"], [b"Host: 127.0.0.1", b"Origin: http://evil.example"]):
-        assert status(target, "POST", "/fault?kind=kill&for_s=9", *head) == 403
-
-
 @pytest.mark.parametrize("name", ["gateway", "studio"])
 def test_large_bodies_are_not_read(targets: dict[str, Target], name: str) -> None:
     head = [f"POST {targets[name].post} HTTP/1.1".encode(), b"Connection: close"]

@@ -15,16 +15,6 @@ from tests.live.vllm_server.live_play import Prompts, call
 pytestmark = pytest.mark.live
 
 
-def test_status_and_logs(rig: LiveRig) -> None:
-    rows = rig.status()
-    assert [row["state"] for row in rows] == ["up"] * 3
-    assert [row["pid"] for row in rows] == rig.leaders()
-    assert rig.run("up")[1].count(": up already at http") == 3
-    for model in rig.config.models:
-        reading = rig.reading(rig.config.index(model.alias))
-        assert reading.asleep is False
-
-
 def test_a_sleeping_server_gets_no_request(rig: LiveRig) -> None:
     with rig.pool(sampling={"ignore_eos": True}, health_s=0.2) as pool:
         backend = pool.open(Prompts())

@@ -189,14 +189,6 @@ def test_a_server_that_sleeps_already_is_no_error(caplog: pytest.LogCaptureFixtu
     assert "deepseek-32b is down: asleep" in caplog.text and "failed" not in caplog.text
 
 
-def test_a_call_to_a_closed_pool_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened() as (backend, pool, _):
-        with monkeypatch.context() as patch:
-            patch.setattr(pool.loop, "call", lambda *_: False)  # the loop was stopped
-            (done,) = ask(backend, call())
-        assert done.failed and not done.retryable
-
-
 def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
     before = threading.active_count()
     log = tmp_path / "log"
