@@ -31,7 +31,7 @@ from inframind_gym.live.client import LoopThread, allow_files, cancel_all
 from inframind_gym.live.config import LiveSettings, ServerAddress, addresses, require_live
 from inframind_gym.live.prompts import Prompts
 from inframind_gym.live.request_log import RequestLogWriter, log_record
-from inframind_gym.live.watcher import Beginning, OnChange
+from inframind_gym.live.watcher import Beginning, MetricsWatcher, OnChange
 from inframind_gym.simulator.server.pool import PoolConfig, Scheduler
 from inframind_gym.simulator.workflow.backend import Call, Completion, Telemetry
 from inframind_gym.simulator.workflow.topology import CUSTOM, FINAL, STRATEGIES, TOPOLOGIES
@@ -45,7 +45,7 @@ Judge = Callable[[int, str], bool]  # task (index into the run's tasks), answer 
 
 
 class Connections(ChatClient):
-    """A client of M servers on a loop of a thread; arguments as of `ChatClient`."""
+    """A client of M servers on a loop of a thread; arguments as of `MetricsWatcher`."""
 
     def __init__(
         self,
@@ -57,10 +57,9 @@ class Connections(ChatClient):
         on_change: OnChange = lambda *_: None,
     ) -> None:
         self.settings, self.loop, self._closed = settings, loop, False
-        limit = settings.max_in_flight
-        super().__init__(
-            servers, settings, poll_s=poll_s, on_change=on_change, loop=loop, max_in_flight=limit
-        )
+        watcher = MetricsWatcher(servers, settings, poll_s=poll_s, on_change=on_change, loop=loop)
+        super().__init__(watcher, settings.max_in_flight)
+        watcher.open()
         loop.run(self.connect())
 
     def close(self) -> None:

@@ -1,6 +1,8 @@
 """Chat completions: the one client of the live environments, of live placement and of the gateway.
 
-    client = ChatClient(addresses(pool), LiveSettings(), poll_s=pool.metrics_poll_s)
+    watcher = MetricsWatcher(addresses(pool), LiveSettings(), poll_s=pool.metrics_poll_s)
+    watcher.open()
+    client = ChatClient(watcher)
     await client.connect()
     result = ChatResult(time.monotonic(), max_tokens=256)
     await client.send(0, body, result, limit_s=60.0)
@@ -14,22 +16,15 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import numpy as np
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.live.client import (
-    LoopThread,
-    cancel_all,
-    open_session,
-    read_most,
-    system_words,
-)
-from inframind_gym.live.config import LiveSettings, ServerAddress
-from inframind_gym.live.watcher import MetricsWatcher, OnChange
+from inframind_gym.live.client import cancel_all, open_session, read_most, system_words
+from inframind_gym.live.watcher import MetricsWatcher
 
 if TYPE_CHECKING:
     import aiohttp
@@ -228,35 +223,22 @@ class ChatClient:
     Each is sent once: who made it sends it again, or elsewhere.
 
     Args:
-        servers: addresses and models.
-        settings, poll_s, on_change, loop: as of `MetricsWatcher`.
+        watcher: of the servers.
         max_in_flight: requests at once, those beyond wait; None: any number.
 
     Attributes:
-        watcher: of the servers.
+        servers: as they were seen last.
         in_flight: (M,) requests that were made and are not over.
     """
 
-    def __init__(
-        self,
-        servers: Sequence[ServerAddress],
-        settings: LiveSettings,
-        *,
-        poll_s: float,
-        on_change: OnChange = lambda *_: None,
-        loop: LoopThread | None = None,
-        max_in_flight: int | None = None,
-    ) -> None:
-        self.servers = tuple(servers)
+    def __init__(self, watcher: MetricsWatcher, max_in_flight: int | None = None) -> None:
+        self.watcher, self.servers = watcher, watcher.status()
         self.in_flight = np.zeros(len(self.servers), np.int64)
         self._session: aiohttp.ClientSession
         self._flights: set[_Flight] = set()
         self._free: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
         if max_in_flight is not None:
             self._free = asyncio.Semaphore(max_in_flight)
-        self.watcher = MetricsWatcher(
-            servers, settings, poll_s=poll_s, on_change=on_change, loop=loop
-        )
 
     async def connect(self) -> None:
         """Open a session on the loop that runs, where all else is called."""

@@ -203,7 +203,7 @@ class Beginning(NamedTuple):
 
 
 class MetricsWatcher:
-    """Watches M servers from a thread; each was checked once when it is made.
+    """Watches M servers from a thread, from `open` or the beginning of a `with` block on.
 
     Args:
         servers: addresses and models.
@@ -227,16 +227,20 @@ class MetricsWatcher:
         self.up = 0  # bit mask of the servers that can be sent to
         self.polls = 0  # how often the metrics were read
         self._poll_s, self._settings, self._on_change = poll_s, settings, on_change
-        self._closed = False
+        self._closed = True
         self._servers = tuple(map(WatchedServer, servers))
         self._own_loop = loop is None
         self._loop = loop or LoopThread("vllm-watcher")
         self._session: aiohttp.ClientSession
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]]
         self._polling: asyncio.Task[None]
-        self._loop.run(self._open())
 
     # For any thread
+
+    def open(self) -> None:
+        """Check each server once, and begin to watch."""
+        self._loop.run(self._open())
+        self._closed = False
 
     def is_up(self, server: int) -> bool:
         """Return whether a server can be sent to."""
@@ -306,6 +310,7 @@ class MetricsWatcher:
             self._loop.stop()
 
     def __enter__(self) -> MetricsWatcher:
+        self.open()
         return self
 
     def __exit__(self, *_: object) -> None:

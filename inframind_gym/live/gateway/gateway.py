@@ -22,6 +22,7 @@ from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.request import Attempt, Query
 from inframind_gym.live.guard import RequestError
 from inframind_gym.live.request_log import RequestLogWriter
+from inframind_gym.live.watcher import MetricsWatcher
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Telemetry
 from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTRUCTIONS
@@ -89,14 +90,13 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.log = None if config.log is None else RequestLogWriter(config.log)
         self.epoch_s = time.time() - time.monotonic()  # when the monotonic clock stood at 0
-        self.client = ChatClient(
-            addresses(self.pool),
-            LiveSettings(),
-            poll_s=self.pool.metrics_poll_s / config.speed,
-            on_change=self._changed,
+        servers, poll_s = addresses(self.pool), self.pool.metrics_poll_s / config.speed
+        self.watcher = MetricsWatcher(
+            servers, LiveSettings(), poll_s=poll_s, on_change=self._changed
         )
+        self.client = ChatClient(self.watcher)
         self.in_flight = self.client.in_flight  # (M,) calls, those of workflows included
-        self.watcher = self.client.watcher
+        self.watcher.open()
         self.beginning = self.watcher.begin()
 
     async def open(self) -> None:
