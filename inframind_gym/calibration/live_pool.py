@@ -22,7 +22,7 @@ from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.files import read_objects, read_yaml
 from inframind_gym.simulator.server.open_loop import replay_requests
-from inframind_gym.simulator.server.pool import PoolConfig
+from inframind_gym.simulator.server.pool import PoolConfig, StepCost
 from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workflow.state import CALL
 
@@ -127,7 +127,8 @@ def fit_pool(pool: PoolConfig, calls: Calls) -> tuple[PoolConfig, tuple[str, ...
         values, models, gpus = iter(constants), list(pool.models), list(pool.gpus)
         for m in fitted:
             step = models[m].server.step.model_copy(update={n: next(values) for n in CONSTANTS})
-            server = models[m].server.model_copy(update={"step": step, "estimate": False})
+            new = {"step": step, "estimate": False, "evidence": None}
+            server = models[m].server.model_copy(update=new)
             models[m] = models[m].model_copy(update={"server": server})
         for g in shared:
             gpus[g] = gpus[g].model_copy(update={"colocation_slowdown": next(values)})
@@ -158,9 +159,12 @@ def pool_yaml(source: str, fitted: PoolConfig, origin: str) -> str:
         if gpu.colocation_slowdown:
             entry["colocation_slowdown"] = float(f"{gpu.colocation_slowdown:.4g}")
     for entry, model in zip(data["models"], fitted.models, strict=True):
-        step = model.server.step.model_dump(exclude_defaults=True)
-        entry["server"]["step"] = {name: float(f"{value:.4g}") for name, value in step.items()}
-        if not model.server.estimate:
-            entry["server"].pop("estimate", None)
+        card, step = entry["server"], model.server.step
+        if StepCost(**card["step"]) == step:
+            continue  # it keeps its card
+        constants = step.model_dump(exclude_defaults=True)
+        card["step"] = {name: float(f"{value:.4g}") for name, value in constants.items()}
+        for of_old_step in ("estimate", "evidence"):
+            card.pop(of_old_step, None)
     head = f"# {path.name} with step costs and slowdowns fitted by {origin}.\n"
     return head + yaml.safe_dump(data, sort_keys=False)

@@ -86,6 +86,9 @@ def test_a_gateways_log_fits_its_pool(tmp_path: Path, monkeypatch: pytest.Monkey
         lines.append(line | first | {"status": "whole" if k % 2 else "ok"})
     (tmp_path / "access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     wrong = other_cards().model_dump(mode="json", exclude_none=True)
+    for entry in wrong["models"]:
+        entry["server"]["evidence"] = {"sequences": [1, 2], "new_tokens": [1, 2]}
+    exact = wrong["models"][4]["server"]["step"]["base_s"] = 0.012345678
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
     out, report = tmp_path / "fitted.yaml", tmp_path / "report.json"
     arguments = ["calibrate", str(tmp_path / "access.jsonl"), "--out", str(out)]
@@ -95,7 +98,10 @@ def test_a_gateways_log_fits_its_pool(tmp_path: Path, monkeypatch: pytest.Monkey
     figures = json.loads(report.read_text())
     assert figures["kept"] == [TRUTH.aliases[4]]
     assert figures["checked"]["fitted"] < 0.7 * figures["checked"]["before"]
-    assert load_pool(out).name == f"{TRUTH.name}-fitted"
+    fitted = load_pool(out)
+    assert fitted.name == f"{TRUTH.name}-fitted"
+    evidence = [model.server.evidence is None for model in fitted.models]
+    assert evidence == [True] * 4 + [False] and fitted.models[4].server.step.base_s == exact
     for more, message in (
         (with_pool, "--force"),  # nothing is overwritten without it
         ([*with_pool, "--force", "--max-num-seqs", "4"], "give no option of one"),

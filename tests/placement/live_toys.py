@@ -75,7 +75,6 @@ class Play:
         if not jobs:
             self.live.state.arrival_s[0] = np.inf
             self.live.world.dag["calls"] = 1
-            self.live.world.dag["successors"] = 0
 
     def decide(self, *choices: int) -> None:
         self.live.step(np.zeros(1, np.int64), np.array([choices], np.int64), self.seen)

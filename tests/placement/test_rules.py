@@ -318,12 +318,10 @@ def test_the_calls_of_a_job(
     """The last call reads all answers that no other call reads; its model is its own."""
     dag = dag_table()[TOPOLOGIES.index(topology) * MAX_AGENTS + count - 1]
     calls = range(int(dag["calls"]))
-    before, after = (
-        [[other for other in calls if dag[field][call] >> other & 1] for call in calls]
-        for field in ("predecessors", "successors")
-    )
+    before = [
+        [other for other in calls if dag["predecessors"][call] >> other & 1] for call in calls
+    ]
     assert (dag["agent"][: len(calls)].tolist(), before) == (agents, reads)
-    assert after == [[other for other in calls if call in before[other]] for call in calls]
 
 
 def test_all_calls_of_an_agent_need_its_model(tmp_path: Path) -> None:

@@ -212,9 +212,18 @@ def close_interval(cluster: ClusterState, e: int) -> None:
     """End a decision interval: poll the servers, note what is late, add up request-seconds."""
     episode = cluster.episode[e]
     now_s = tick_time_s(cluster, e)
+    ema = cluster.world.settings[0].ema
     for g in range(cluster.world.gpu.shape[0]):
-        if cluster.server[e, g].model != NONE:
-            poll(cluster, e, g)
+        server = cluster.server[e, g]
+        if server.model == NONE:
+            continue
+        count = server.latency_count - server.polled_count
+        if count > 0:
+            server.mean_s = (server.latency_sum_s - server.polled_sum_s) / count
+            waiting = cluster.waiting[e, server.model]
+            waiting.latency_s = (1.0 - ema) * waiting.latency_s + ema * server.mean_s
+        server.polled_sum_s = server.latency_sum_s
+        server.polled_count = server.latency_count
     for slot in range(episode.used_jobs):
         if cluster.deadline_s[e, slot] <= now_s:
             mark_late(cluster, e, slot)
@@ -247,10 +256,6 @@ def dag_table() -> NDArray[Any]:
             row["calls"] = len(masks)
             row["predecessors"][: len(masks)] = masks
             row["agent"][: len(masks)] = callers
-            for call, mask in enumerate(masks):
-                for other in range(call):
-                    if mask >> other & 1:
-                        row["successors"][other] |= 1 << call
     return table
 
 
@@ -386,10 +391,9 @@ def call_done(cluster: ClusterState, e: int, identity: int, now_s: float, tick_s
     job.left -= 1
     if job.left > 0:
         for other in range(call + 1, dag.calls):
-            if dag.successors[call] >> np.uint32(other) & _ONE:
-                reads = dag.predecessors[other]
-                if job.done & reads == reads:
-                    make_ready(cluster, e, slot, other, now_s, tick_s)
+            reads = dag.predecessors[other]
+            if reads >> np.uint32(call) & _ONE and job.done & reads == reads:
+                make_ready(cluster, e, slot, other, now_s, tick_s)
         return
     if now_s > job.deadline_s:
         mark_late(cluster, e, slot)
@@ -440,19 +444,6 @@ def has_room(cluster: ClusterState, e: int, g: int) -> bool:
     server = cluster.server[e, g]
     model = cluster.world.model[server.model]
     return bool(server.running + server.queued < model.slots + model.queue)
-
-
-@inner
-def submit(cluster: ClusterState, e: int, g: int, identity: int, now_s: float) -> None:
-    """Send a request to the server at leader `g`, which has room."""
-    server = cluster.server[e, g]
-    cluster.request[e, identity].submit_s = now_s
-    if server.running < cluster.world.model[server.model].slots:
-        start(cluster, e, g, identity, now_s)
-    else:
-        places = cluster.queue.shape[2]
-        cluster.queue[e, g, (server.queue_head + server.queued) % places] = identity
-        server.queued += 1
 
 
 @inner
@@ -576,22 +567,15 @@ def route(cluster: ClusterState, e: int, now_s: float) -> None:
             waiting.stamp_sum_s -= request.stamp_s
             request.next = NONE
             g = int(cluster.target[where])
-            submit(cluster, e, g, identity, now_s)
+            server = cluster.server[e, g]
+            request.submit_s = now_s
+            if server.running < cluster.world.model[m].slots:
+                start(cluster, e, g, identity, now_s)
+            else:
+                places = cluster.queue.shape[2]
+                cluster.queue[e, g, (server.queue_head + server.queued) % places] = identity
+                server.queued += 1
             if not has_room(cluster, e, g):
                 open_servers -= 1
                 for i in range(where, open_servers):
                     cluster.target[i] = cluster.target[i + 1]
-
-
-@inner
-def poll(cluster: ClusterState, e: int, g: int) -> None:
-    """Read the metrics of the server at leader `g`: the deltas since the last poll."""
-    server = cluster.server[e, g]
-    count = server.latency_count - server.polled_count
-    if count > 0:
-        server.mean_s = (server.latency_sum_s - server.polled_sum_s) / count
-        ema = cluster.world.settings[0].ema
-        waiting = cluster.waiting[e, server.model]
-        waiting.latency_s = (1.0 - ema) * waiting.latency_s + ema * server.mean_s
-    server.polled_sum_s = server.latency_sum_s
-    server.polled_count = server.latency_count

@@ -108,7 +108,6 @@ GPU: Final = np.dtype([("vram_mb", "f8"), ("slept_limit_mb", "f8")], align=True)
 
 DAG: Final = record(
     f"({MAX_CALLS},)u4: predecessors",  # bit masks of calls
-    f"({MAX_CALLS},)u4: successors",
     f"({MAX_CALLS},)i4: agent",  # who makes the call; MAX_AGENTS for the one that decides
     "i4: calls",
 )

@@ -140,15 +140,6 @@ def prompts_hold_what_the_graph_lets_a_node_read(scripted: Scripted, drawn: Grap
         assert call.prompt_tokens == own + ANSWER_TOKENS * len(before)
 
 
-@pytest.mark.parametrize(
-    ("models", "final"),
-    [([2, 1, 0, 0, 1], 1), ([0, 1, 1, 2, 2, 0], 0), ([3, 3, 1, 1, 1, 3], 3), ([4, 2, 2, 0], 2)],
-)
-def test_the_model_used_most_decides_and_of_equals_the_first(models: list[int], final: int) -> None:
-    _, sweep = alone("IO", len(models), models=models)
-    assert sweep.completed["final_model"].tolist() == [final]
-
-
 def alone(
     topology: str = "IO",
     num_agents: int = 4,
@@ -165,6 +156,15 @@ def alone(
     config = checked_arguments(EnvConfig, {**defaults, **arguments})
     simulation = RoutingSimulation(config, 1, one_query=one_query)
     return simulation, play(simulation, by_node(models), seed=5, budget_s=budget_s)
+
+
+@pytest.mark.parametrize(
+    ("models", "final"),
+    [([2, 1, 0, 0, 1], 1), ([0, 1, 1, 2, 2, 0], 0), ([3, 3, 1, 1, 1, 3], 3), ([4, 2, 2, 0], 2)],
+)
+def test_the_model_used_most_decides_and_of_equals_the_first(models: list[int], final: int) -> None:
+    _, sweep = alone("IO", len(models), models=models)
+    assert sweep.completed["final_model"].tolist() == [final]
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
