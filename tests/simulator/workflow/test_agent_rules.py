@@ -15,7 +15,7 @@ from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.workflow.roles import ROLES
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES, graph
-from tests.simulator.workflow.backend_play import Sweep, at_random, play
+from tests.simulator.workflow.backend_play import Sweep, at_random, both, play, same_sweep
 
 QUERIES = 60
 CODERS = {index for index, role in enumerate(ROLES) if role.writes_code}
@@ -69,6 +69,11 @@ def test_proven_code_is_handed_on(tmp_path: Path, execution: str) -> None:
         assert (own["phase"] == FINAL).sum() == 1
         assert query["output_tokens"] == own["output_tokens"].sum()
     assert silent > 20 and spoken > 100
+
+
+def test_tests_that_only_some_tasks_show(tmp_path: Path) -> None:
+    path = workload(tmp_path, "mbpp", role_calls=True, visible_tests=0.7)
+    same_sweep(*both(False, 7, 30.0, workload=path, level="joint", num_queries=QUERIES))
 
 
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])

@@ -93,6 +93,7 @@ def test_every_option(
         times, failed = ours.contexts["time_s"][:-1], ours.calls[ours.calls["failed"] == 1]
         assert (times < 8.0).any() and (times >= 30.0).any()
         assert not ((times >= 8.0) & (times < 30.0)).any()
+        assert ours.contexts["models_up"][:-1].min() > 0
         assert set(failed["finish_s"].tolist()) <= {4.0, 5.0, 6.0, 7.0, 8.0}
         assert (failed["submit_s"] == 8.0).any()
     if not one_query:
