@@ -89,8 +89,9 @@ def mismatch_of(pool: PoolConfig, calls: Calls) -> float:
     e2e_s, found_s = calls["finish_s"] - submit_s, again["finish_s"] - submit_s
     single = np.abs(found_s - e2e_s).mean() / e2e_s.mean()
     server = calls["model"].astype(np.int64)
-    means = np.bincount(server, found_s) / np.bincount(server, e2e_s)
-    of_models = np.abs(means[np.isfinite(means)] - 1.0).mean()
+    sums_s = np.bincount(server, e2e_s)
+    asked = sums_s != 0.0
+    of_models = np.abs(np.bincount(server, found_s)[asked] / sums_s[asked] - 1.0).mean()
     timed = np.isfinite(calls["first_token_s"])
     if not timed.any():
         return float(single + of_models)
