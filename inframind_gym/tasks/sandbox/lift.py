@@ -165,6 +165,8 @@ class _Expression(ast.NodeTransformer):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
             if any(named.arg is None for named in node.keywords):
                 raise LookupError("a mapping as arguments")
+            if ast.unparse(node.func) == "sum" and len(node.args) + len(node.keywords) > 1:
+                raise LookupError("a sum of lists, which takes the square of their number")
             arguments = [self.visit(argument) for argument in node.args]
             return ast.Call(node.func, arguments, [self.visit(named) for named in node.keywords])
         if isinstance(node, ast.Compare) and {ast.Is, ast.IsNot} & {*map(type, node.ops)}:
