@@ -1,14 +1,14 @@
 """Running code that a model wrote, in a locked process and nowhere else.
 
 * An answer and the task's tests run in a process of their own, made for this judgement and locked
-  before it runs anything (`lockdown`), as root and as an ordinary user: an allow-list of system
+  before it runs anything (`jail`), as root and as an ordinary user: an allow-list of system
   calls (seccomp) without processes, threads, programs, sockets, signals to others or changes to
   files; Landlock, so that only Python's standard library and the allowed packages can be read, or,
   where the kernel has none, no file at all; no capabilities, no environment, no standard streams;
   limits of processor time, memory and open files; a limit of wall-clock time, after which the
   process is killed. Where one of these steps fails nothing is run: that is an error, no verdict.
-* Messages leave the process behind a nonce that only the harness was given (`harness`). A process
-  that ends early, by whatever means, has failed.
+* Messages leave the process behind a nonce that only `jail.main` was given. A process that ends
+  early, by whatever means, has failed.
 * Asserts over what the answer returns are decided outside, over plain data (`lift`): in
   ``assert f(3) == 9`` the 9 is nowhere where the answer's code runs. An answer that equals
   everything, replaces builtins or searches the interpreter gains nothing there. So are 99 % of the
@@ -49,8 +49,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from inframind_gym.errors import ConfigError, needs
+from inframind_gym.tasks.sandbox.jail import landlock_version, this_machine
 from inframind_gym.tasks.sandbox.lift import decode, holds, lift
-from inframind_gym.tasks.sandbox.lockdown import landlock_version, this_machine
 from inframind_gym.tasks.sandbox.process import Process, SandboxError, package_places
 from inframind_gym.tasks.taskset import Answer
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-from inframind_gym.tasks.sandbox.harness import MAX_BITS
+from inframind_gym.tasks.sandbox.jail import MAX_BITS
 
 _ARITHMETIC: Final[dict[str, Callable[..., Any]]] = {
     "Add": operator.add,
@@ -209,7 +209,7 @@ _FAILURES: Final = (ArithmeticError, LookupError, MemoryError, NameError, TypeEr
 _OWN: Final = {"_arithmetic": _arithmetic, "math": math, "__builtins__": {}}
 
 
-# What the answer's calls returned, as `harness.encode` sends it
+# What the answer's calls returned, as `jail.encode` sends it
 
 
 class Items(list):  # type: ignore[type-arg]

@@ -23,21 +23,15 @@ from inframind_gym.errors import InfraMindError
 
 START_S = 60.0  # until a process must be ready, however busy the machine is
 MAX_OUTPUT = 4 << 20  # bytes that a process may send; a thousand times what a judgement says
-_MODULES = ("lockdown", "harness")  # in the order in which they import one another
-# A process gets these modules compiled, with its job: nothing is looked for on the disk.
+# A process gets its module compiled, with its job: nothing is looked for on the disk.
 _START = """
 import marshal, sys
 read = sys.stdin.buffer.read
-modules, job = marshal.loads(read(int.from_bytes(read(8), "little")))
-package = sys.modules["jail"] = type(sys)("jail")
-package.__path__ = []
-for name, code in modules:
-    module = sys.modules["jail." + name] = type(sys)("jail." + name)
-    module.__package__ = "jail"
-    setattr(package, name, module)
-    exec(code, module.__dict__)
-del modules, code, read
-module.main(job)
+code, job = marshal.loads(read(int.from_bytes(read(8), "little")))
+jail = sys.modules["jail"] = type(sys)("jail")
+exec(code, jail.__dict__)
+del code, read
+jail.main(job)
 """
 # All that a process finds in its environment. The fixed seed makes sets of texts have the same
 # order in every run. NumPy's libraries start no threads.
@@ -49,13 +43,9 @@ class SandboxError(InfraMindError):
 
 
 @functools.cache
-def _modules() -> list[tuple[str, CodeType]]:
-    """Return the names of the modules that run in a locked process, and their compiled code."""
-    folder = Path(__file__).parent
-    return [
-        (name, compile((folder / f"{name}.py").read_text("utf-8"), f"<jail.{name}>", "exec"))
-        for name in _MODULES
-    ]
+def _jail() -> CodeType:
+    """Return the module that runs in a locked process, compiled."""
+    return compile(Path(__file__).with_name("jail.py").read_text("utf-8"), "<jail>", "exec")
 
 
 def package_places(name: str) -> list[Path]:
@@ -101,7 +91,7 @@ class Process:
             raise SandboxError(
                 f"the sandbox cannot start a process: {error}. Judge fewer answers at a time."
             ) from None
-        data = marshal.dumps((_modules(), content))
+        data = marshal.dumps((_jail(), content))
         self.send(len(data).to_bytes(8, "little") + data)
         first = next(self.messages(START_S), ["unlocked", "not ready in time, or it ended"])
         if first[0] != "ready":
@@ -118,7 +108,7 @@ class Process:
                 data = data[os.write(self._process.stdin.fileno(), data) :]  # type: ignore[union-attr]
 
     def messages(self, within_s: float) -> Iterator[list[Any]]:
-        """Yield the harness's messages until the process ends, time is up or it says too much."""
+        """Yield its messages until the process ends, time is up or it says too much."""
         until = time.monotonic() + within_s
         poll = select.poll()
         out = self._process.stdout.fileno()  # type: ignore[union-attr]

@@ -22,7 +22,7 @@ from inframind_gym.tasks.sandbox import (
     Sandbox,
     SandboxError,
     Verdict,
-    lockdown,
+    jail,
     process,
 )
 from tests.tasks.sandbox.snippets import GROUPS, USUAL, Snippet, asks
@@ -357,10 +357,8 @@ def test_what_a_sandbox_cannot_be_made_with(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_sandbox_that_cannot_be_had_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that forbids seccomp: the sandbox is made, and nothing can be run."""
-    source = inspect.getsource(lockdown).replace("_PR_SET_SECCOMP = 22", "_PR_SET_SECCOMP = 9999")
-    broken = compile(source, "lockdown", "exec")
-    modules = [(name, broken if name == "lockdown" else code) for name, code in process._modules()]
-    monkeypatch.setattr(process, "_modules", lambda: modules)
+    source = inspect.getsource(jail).replace("_PR_SET_SECCOMP = 22", "_PR_SET_SECCOMP = 9999")
+    monkeypatch.setattr(process, "_jail", lambda: compile(source, "jail", "exec"))
     with Sandbox() as box:
         box.check(code=False, formulas=False)
         with pytest.raises(SandboxError, match="Containers can forbid"):
