@@ -15,7 +15,8 @@ import copy
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
@@ -30,11 +31,44 @@ _ARITHMETIC: Final[dict[str, Callable[..., Any]]] = {
     "Mod": operator.mod,
     "Pow": operator.pow,
 }
+_MOST_HASHED: Final = 10_000  # values with one hash take half a second to tell apart
+
+
+def _hashed(values: Iterable[Any]) -> list[Any]:
+    """Return values of a set or keys of a dict; a ValueError for many that could share a hash."""
+    values = list(values)
+    if len(values) > _MOST_HASHED:
+        for value in values:  # a small integer is its own hash; texts have others in every process
+            is_small = isinstance(value, int) and abs(value) < sys.hash_info.modulus
+            if not (is_small or isinstance(value, str | bytes)):
+                raise ValueError("a set of so many values")
+    return values
+
+
+def _dict(items: Any = (), **named: Any) -> dict[Any, Any]:
+    pairs = list(items.items() if isinstance(items, dict) else items)
+    _hashed(key for key, *_ in pairs)
+    return dict(pairs, **named)
+
+
+def _set(items: Iterable[Any] = ()) -> set[Any]:
+    return set(_hashed(items))
+
+
+def _frozenset(items: Iterable[Any] = ()) -> frozenset[Any]:
+    return frozenset(_hashed(items))
+
+
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     kind.__name__: kind
-    for kind in (abs, all, any, bool, dict, divmod, float, frozenset, int, len, list, max, min)
-} | {kind.__name__: kind for kind in (round, set, sorted, sum, tuple)}
-_FUNCTIONS["math.isclose"] = math.isclose
+    for kind in (abs, all, any, bool, divmod, float, int, len, list, max, min, round, sorted, sum)
+} | {
+    "dict": _dict,
+    "frozenset": _frozenset,
+    "math.isclose": math.isclose,
+    "set": _set,
+    "tuple": tuple,
+}
 _DECIDED: Final = (
     ast.Constant,
     ast.List,
@@ -258,6 +292,9 @@ def decode(item: Any) -> Any:
         return Opaque(content)
     values = decode(content)
     if name == "dict":
-        return dict(zip(values[::2], values[1::2], strict=True))
-    kinds = {"tuple": tuple, "set": set, "frozenset": frozenset, "items": Items}
-    return kinds[name](values)
+        return _dict(zip(values[::2], values[1::2], strict=True))
+    if name == "items":
+        return Items(values)
+    if name not in ("tuple", "set", "frozenset"):
+        raise ValueError("no type of plain data")
+    return _FUNCTIONS[name](values)

@@ -236,7 +236,7 @@ def test_nothing_can_be_used_up(sessions: list[int]) -> None:
     assert max(took.values()) < MOST_S
     assert alive(sessions) == []
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-    assert grown_kb < 40 << 10
+    assert grown_kb < 100 << 10  # a message may have four megabytes, its values twenty times that
 
 
 QUESTION = 'import math\n\ndef helper(x):\n    return math.floor(x)\n\ndef f(x):\n    """Text."""\n'
