@@ -96,8 +96,8 @@ def outcomes_of(
     n = len(tasks)
     solved, latency_s = np.zeros(n, np.bool_), np.zeros(n)
     work_s = np.zeros((n, len(oracle.card)))
-    topology, agents, kind, routes = recipe
-    route = np.array(routes, np.int64)
+    topology, agents, kind = map(int, recipe[:3])  # of a RoleRule, too
+    route = np.array(recipe.routes, np.int64)
     play_all(oracle, key, tasks, topology, agents, kind, route, solved, latency_s, work_s)
     return solved, latency_s, work_s
 

@@ -23,13 +23,6 @@ def make(cell: Cell) -> np.ndarray:
     return drawn(cell, *QUALITY[cell.policy])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "r"
-    write_folder(path, CELLS, make)
-    return path
-
-
 def test_a_row_can_be_computed_by_hand(tmp_path: Path) -> None:
     cell = routing("good", "w", 10.0, 30.0, 0)
     latency_s = np.array([5.0, 20.0, 40.0, 120.0])
@@ -57,7 +50,7 @@ def test_imbalance_is_the_golden_number_of_the_specification() -> None:
     assert imbalance(np.array([[3.0, 3, 3], [0, 0, 0]])) == pytest.approx([0, 0])
 
 
-def test_unfinished_policies_are_ranked_on_what_all_have(folder: Path, tmp_path: Path) -> None:
+def test_unfinished_policies_are_ranked_on_what_all_have(tmp_path: Path) -> None:
     some = [c for c in CELLS if c.policy == "good" or (c.place[1] == 10.0 and c.seed < 3)]
     write_folder(tmp_path, some, make)
     board = leaderboard(load_results(tmp_path), num_resamples=200)
@@ -72,8 +65,9 @@ def test_unfinished_policies_are_ranked_on_what_all_have(folder: Path, tmp_path:
     assert len(board["rows"]) == 6
 
 
-def test_paired_differences_find_what_was_put_in(folder: Path) -> None:
-    results = load_results(folder)
+def test_paired_differences_find_what_was_put_in(tmp_path: Path) -> None:
+    write_folder(tmp_path, CELLS, make)
+    results = load_results(tmp_path)
     found = compare(Side(results, "bad"), Side(results, "good"), num_resamples=2000)
     assert found["cells"] == 4
     latency = found["overall"]["latency_mean_s"]

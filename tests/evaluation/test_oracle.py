@@ -1,13 +1,12 @@
 """The oracle's outcome of a recipe is what the environment then does."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inframind_gym.envs.routing import StreamVectorEnv
 from inframind_gym.evaluation.oracle import (
     Recipe,
     best_role,
@@ -24,112 +23,90 @@ from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, gr
 RULES = [("math", "parallel"), ("mbpp", "parallel"), ("humaneval", "sequential")]
 
 
-def stream(
-    workload: str, execution: str, rate_per_min: float = 20.0, queries: int = 80
-) -> StreamVectorEnv:
-    made = gym.make_vec(
-        "InfraMind-Stream-v0",
-        num_envs=1,
-        workload=workload,
-        execution=execution,
-        level="joint",
-        observation="index",
-        num_queries=queries,
-        arrival_rate_per_min=rate_per_min,
-        record_calls=True,
-    ).unwrapped
-    assert isinstance(made, StreamVectorEnv)
-    made.reset(seed=3)
-    return made
-
-
 def random_recipes(count: int, routes: int, seed: int) -> list[Recipe]:
     rng, recipes = np.random.default_rng(seed), []
     for _ in range(count):
         topology, agents = int(rng.integers(len(TOPOLOGIES))), int(rng.integers(1, MAX_AGENTS + 1))
         chosen = rng.integers(routes, size=graph(TOPOLOGIES[topology], agents).num_nodes)
-        kind = int(rng.integers(len(RoleRule)))
+        kind = RoleRule(rng.integers(len(RoleRule)))
         recipes.append(Recipe(topology, agents, kind, tuple(chosen.tolist())))
     return recipes
 
 
-def carry_out(
-    env: StreamVectorEnv, recipes: list[Recipe]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-    """Run an episode that has just been reset; query q goes by recipe q.
+class Played(NamedTuple):
+    """N queries by as many recipes: in an environment, and as the oracle foresees them."""
 
-    Returns:
-        (N,) COMPLETED by ordinal, all CALL records, and the work (N, M) of those that count.
-    """
-    simulation = env.simulation
-    world, recorded = simulation.params, simulation.state.call[0]
-    done = np.zeros(len(recipes), COMPLETED)
-    action, over = np.zeros((1, 9), np.int64), [False]
-    while not over[0]:
-        context = env.contexts()[0]
+    records: NDArray[Any]  # (N,) COMPLETED by ordinal
+    calls: NDArray[Any]  # CALL of all
+    worked_s: NDArray[np.float64]  # (N, M) work of the calls that count
+    solved: NDArray[np.bool_]  # (N,) as foreseen, like the next two
+    latency_s: NDArray[np.float64]  # (N,)
+    work_s: NDArray[np.float64]  # (N, M)
+
+
+def played(workload: str, execution: str, rate_per_min: float, recipes: list[Recipe]) -> Played:
+    env: Any = gym.make(
+        "InfraMind-Stream-v0",
+        workload=workload,
+        execution=execution,
+        level="joint",
+        observation="index",
+        num_queries=len(recipes),
+        arrival_rate_per_min=rate_per_min,
+        record_calls=True,
+    ).unwrapped
+    env.reset(seed=3)
+    simulation, params = env.simulation, env.simulation.params
+    records, action, over = np.zeros(len(recipes), COMPLETED), np.zeros(9, np.int64), False
+    while not over:
+        context = env.context()
         topology, agents, kind, routes = recipes[context["query"]]
         if context["kind"] == PLAN:
-            role = best_role(world, int(context["task"]), kind)
-            action[0, :2] = topology, agents - 1
-            action[0, 2:8] = role - world.role_start[context["domain"]]
+            role = best_role(params, int(context["task"]), kind)
+            action[:2] = topology, agents - 1
+            action[2:8] = role - params.role_start[context["domain"]]
         else:
-            action[0, 8] = routes[context["node"]]
+            action[8] = routes[context["node"]]
         _, _, over, _, _ = env.step(action)
-        _, records = env.completed()
-        done[records["query"]] = records
-    calls = recorded[: int(done["calls"].sum())].copy()
-    counted = (
-        calls if simulation.config.execution != "sequential" else calls[calls["phase"] != FINAL]
-    )
-    work_s = np.zeros((len(done), len(simulation.pool.models)))
-    work_of_calls(make_oracle(world, cards(simulation.pool)), counted, work_s)
-    return done, calls, work_s
-
-
-def foreseen(
-    env: StreamVectorEnv, recipes: list[Recipe]
-) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
-    """Outcome (N,), latency (N,) and work (N, M) of every query by its own recipe."""
-    simulation = env.simulation
-    env.reset(seed=3)
+        done = env.completed()
+        records[done["query"]] = done
+    oracle, calls = make_oracle(params, cards(simulation.pool)), simulation.calls(0)
+    counted = calls if execution == "parallel" else calls[calls["phase"] != FINAL]
+    worked_s = np.zeros((len(records), len(simulation.pool.models)))
+    work_of_calls(oracle, counted, worked_s)
     key, tasks = simulation.state.stream[0]["key"], simulation.state.task[0].astype(np.int64)
-    oracle = make_oracle(simulation.params, cards(simulation.pool))
-    found = [
+    foreseen = (
         [part[q] for part in outcomes_of(oracle, key, tasks, recipe)]
         for q, recipe in enumerate(recipes)
-    ]
-    solved, latency_s, work_s = (np.array(part) for part in zip(*found, strict=True))
-    return solved, latency_s, work_s
+    )
+    return Played(records, calls, worked_s, *map(np.array, zip(*foreseen, strict=True)))
 
 
 @pytest.mark.parametrize(("workload", "execution"), RULES)
 def test_a_recipe_does_what_was_foreseen(workload: str, execution: str) -> None:
-    env = stream(workload, execution)
-    recipes = random_recipes(env.simulation.num_queries, env.simulation.num_routes, seed=1)
-    records, calls, worked_s = carry_out(env, recipes)
-    solved, latency_s, work_s = foreseen(env, recipes)
+    recipes = random_recipes(80, routes=15, seed=1)
     topologies, agents, kinds, _ = zip(*recipes, strict=True)
     assert set(topologies) == set(range(len(TOPOLOGIES)))
     assert set(agents) == set(range(1, MAX_AGENTS + 1)) and set(kinds) == set(RoleRule)
-    np.testing.assert_array_equal(solved, records["solved"])
+    found = played(workload, execution, 20.0, recipes)
+    np.testing.assert_array_equal(found.solved, found.records["solved"])
     # Calls, their models and their tokens are the same, or their work would differ.
-    np.testing.assert_allclose(work_s, worked_s, rtol=1e-12)
-    assert 0.2 < solved.mean() < 1.0
+    np.testing.assert_allclose(found.work_s, found.worked_s, rtol=1e-12)
+    assert 0.2 < found.solved.mean() < 1.0
     # Servers are shared: no query is faster than on idle ones.
-    assert (records["latency_s"] >= latency_s * (1 - 1e-9)).all()
+    assert (found.records["latency_s"] >= found.latency_s * (1 - 1e-9)).all()
     # And the work is no more than the time that the servers were busy.
-    busy_s = np.array([covered_s(calls[calls["model"] == m]) for m in range(work_s.shape[1])])
-    assert (work_s.sum(axis=0) <= busy_s).all()
-    assert work_s.sum() > 0.05 * busy_s.sum()
+    models = range(found.work_s.shape[1])
+    busy_s = np.array([covered_s(found.calls[found.calls["model"] == m]) for m in models])
+    assert (found.work_s.sum(axis=0) <= busy_s).all()
+    assert found.work_s.sum() > 0.05 * busy_s.sum()
 
 
 def test_alone_on_idle_servers_a_query_takes_what_was_foreseen() -> None:
-    env = stream("mmlu_pro", "parallel", rate_per_min=0.02, queries=12)
     topologies = [q % 2 * TOPOLOGIES.index("Reflection") for q in range(12)]
     recipes = [Recipe(topology, 1, 0, (q,)) for q, topology in enumerate(topologies)]
-    records, _, _ = carry_out(env, recipes)
-    _, latency_s, _ = foreseen(env, recipes)
-    np.testing.assert_allclose(records["latency_s"], latency_s, rtol=1e-9)
+    found = played("mmlu_pro", "parallel", 0.02, recipes)
+    np.testing.assert_allclose(found.records["latency_s"], found.latency_s, rtol=1e-9)
 
 
 def covered_s(calls: NDArray[Any]) -> float:
