@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.pages import RULE, csv_text, refresh, save_all, table
+from benchmarks.pages import RULE, csv_text, refresh, table
 from benchmarks.results import RECORDS
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.tracker import METRICS, read_metrics
@@ -82,11 +82,9 @@ def record(runs: Sequence[Path], records: Path = RECORDS) -> None:
 
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
     """Refresh the table and, unless only checking, the picture; return the page if stale."""
-    trainings, page = read(records), docs / "agents.md"
-    fresh = refresh(page, {"trainings": _table(trainings)}, check=check)
-    if not check:
-        save_all({"training": lambda: _curves(trainings)}, docs / "images")
-    return [] if fresh else [page]
+    trainings = read(records)
+    figures = {docs / "images/training.svg": lambda: _curves(trainings)}
+    return refresh(docs / "agents.md", {"trainings": _table(trainings)}, figures, check=check)
 
 
 def _kind(run: str) -> str:

@@ -19,7 +19,7 @@ import typer
 
 from benchmarks.fit.measured_runs import ERRORS, cell_rows, read_runs, summarise
 from benchmarks.fit.replay import DEFAULT_SEEDS, load_constants, predict
-from benchmarks.pages import NONE, QUIET, RULE, csv_text, refresh, save_all, table
+from benchmarks.pages import NONE, QUIET, RULE, csv_text, refresh, table
 from inframind_gym.calibration.report import FIGURES, METRICS, latencies, log_report
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.calibration.server_card import Calibration, Limits, calibrate
@@ -113,9 +113,9 @@ def fidelity(
     constants = load_constants(POOL, [cell.dataset for cell in cells])
     rows = cell_rows(cells, predict(cells, constants, seeds))
     found = tables(logs, rows, json.loads(FIT.read_text("utf-8")))
-    refresh(page, found)
-    figures = {"logs": partial(_logs_figure, logs), "runs": partial(_runs_figure, rows)}
-    save_all(figures, folder)
+    figures = {folder / "logs.svg": partial(_logs_figure, logs)}
+    figures[folder / "runs.svg"] = partial(_runs_figure, rows)
+    refresh(page, found, figures)
     for name, records in files_of(logs, rows).items():
         short = [
             {k: f"{v:.5g}" if isinstance(v, float) else v for k, v in record.items()}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inframind_gym.errors import ConfigError, require, unknown
 from inframind_gym.evaluation.tables import Table, to_markdown
-from inframind_gym.files import replace_text
+from inframind_gym.files import replace_bytes, replace_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,12 +69,21 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def refresh(page: Path, blocks: Mapping[str, str], *, check: bool = False) -> bool:
-    """Refresh the regions of a page, by name, or only check it; return True if it was up to date.
+def refresh(
+    page: Path,
+    blocks: Mapping[str, str],
+    figures: Mapping[Path, Callable[[], Figure]] | None = None,
+    *,
+    check: bool = False,
+) -> list[Path]:
+    """Refresh the regions of a page, by name, and draw its figures, or only check the regions.
+
+    Returns:
+        The page, if it was out of date.
 
     Raises:
         ConfigError: The page cannot be read, or has a region without a block.
-        InfraMindError: It cannot be written.
+        InfraMindError: It or a figure cannot be written, or matplotlib is missing.
     """
 
     def region(match: re.Match[str]) -> str:
@@ -87,26 +96,16 @@ def refresh(page: Path, blocks: Mapping[str, str], *, check: bool = False) -> bo
     except OSError as error:
         raise ConfigError(f"{page}: {error.strerror}.") from None
     new = _REGION.sub(region, old)
-    if new != old and not check:
-        replace_text(page, new)
-    return new == old
+    if not check:
+        if new != old:
+            replace_text(page, new)
+        if figures:
+            require("matplotlib", "drawing figures", "plot")
+            from matplotlib import rc_context
 
-
-def save_all(figures: Mapping[str, Callable[[], Figure]], folder: Path) -> None:
-    """Draw figures into files of a folder, by their names without the suffix.
-
-    Raises:
-        InfraMindError: matplotlib is missing, or a file cannot be written.
-    """
-    require("matplotlib", "drawing figures", "plot")
-    from matplotlib import rc_context
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with rc_context(_STYLE):
-            for name, draw in figures.items():
-                draw().savefig(
-                    folder / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None}
-                )
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror or error}.") from None
+            with rc_context(_STYLE):
+                for path, draw in figures.items():
+                    drawn = io.BytesIO()
+                    draw().savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+                    replace_bytes(path, drawn.getvalue())
+    return [] if new == old else [page]

@@ -1,14 +1,14 @@
 """The page docs/results/paper.md, from the figures of `benchmarks/paper.py`.
 
-Every claim of the paper is a row: texts are in `paper.yaml`, numbers and verdicts are made here. A
-claim has checks, each a difference for each training seed that the claim says is positive. A check
-holds where the 95 % interval over the seeds (Student's t) is above 0. A claim holds if all of its
-checks do, in part if some do.
+Every claim of the paper is a row: texts and what is compared are in `paper.yaml`, numbers and
+verdicts are made here. A claim has checks, each a difference for each training seed that the claim
+says is positive. A check holds where the 95 % interval over the seeds (Student's t) is above 0. A
+claim holds if all of its checks do, in part if some do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.pages import NONE, RULE, refresh, save_all, table
+from benchmarks.pages import NONE, RULE, refresh, table
 from benchmarks.paper import (
     ABLATIONS,
     DRAWS,
@@ -39,6 +39,7 @@ PUBLISHED: Final = Path(__file__).with_name("published.yaml")
 DEEPSEEK: Final = MODELS.index("deepseek-32b")
 MODES: Final = ("likeliest", "sample")
 TITLES: Final = {"masrouter": "five agents", "masrouter_one": "one agent"}
+NAMES: Final = {"accuracy": "solved", "goodput": "goodput"}  # of figures on the page
 SHEDDING: Final = (("DeepSeek", "deepseek-32b", -1), ("Llama-3B", "llama-3b", 1))  # under load
 # As other methods play.
 AS_SHIPPED: Final[dict[str, Any]] = {"mode": "as shipped", "scheduler": "fcfs"}
@@ -101,7 +102,7 @@ class Page:
     """Figures of all jobs, and what the page says of them."""
 
     def __init__(self, figures: Mapping[str, Any]) -> None:
-        self.figures = figures
+        self.figures, self.texts = figures, yaml.safe_load(TEXTS.read_text("utf-8"))
         self.plays = {
             key: list(map(with_shares, of["cells"])) for key, of in figures.items() if "cells" in of
         }
@@ -147,62 +148,55 @@ class Page:
         return np.array(found)
 
     def compare(
-        self, figure: str, less: Cell, more: Cell, label: str = "", *form: Any, **both: Any
+        self,
+        figure: str,
+        less: Cell,
+        more: Cell,
+        label: str = "",
+        sign: int = 1,
+        scale: float = 100.0,
+        digits: int = 1,
+        modes: Sequence[str] = MODES,
+        **both: Any,
     ) -> list[Check]:
         """Return the `arrow` of a figure from one setting of `values` to another, by mode."""
         out = []
-        for mode in both.pop("modes", MODES):
+        for mode in modes:
             a, b = (self.values(figure, **{"mode": mode, **both, **of}) for of in (less, more))
-            out.append(arrow(label + shown(mode), a, b, *form))
+            out.append(arrow(label + shown(mode), a, b, sign, scale, digits))
         return out
 
     # Claims
 
     def claims(self) -> dict[str, list[Check]]:
         """Return the checks of every claim, by the claims' names in `paper.yaml`."""
-        return {
-            "load_by_batch": self._batches(),
-            "load_by_rate": self._loads(IDLE, BUSY),
-            "load_by_cell": self._loads({"late": False}, {"late": True}),
-            "lambda": self._lambda(),
-            "constraint": self._constraint(),
-            "imbalance": self._against("imbalance", 100, form=(-1, 1.0, 2)),
-            "queueing": self._against("avoidable", 100, form=(-1, 1.0)),
-            "wasted": self._against("wasted", 100, form=(-1,)),
-            "idle": [
-                *self.compare("accuracy", {"rate": 100}, {"rate": 10}, "solved, "),
-                *self.compare("DeepThink", {"rate": 100}, {"rate": 10}, "DeepThink, "),
-            ],
-            "tier_10": self.compare("llama-3b, Flash", {"budget": 1000}, {"budget": 10}),
-            "tier_30": [
-                *self.compare("llamas", {"budget": 1000}, {"budget": 30}, "30 s, "),
-                *self.compare("llamas", {"budget": 1000}, {"budget": 50}, "50 s, "),
-            ],
-            "tier_100": self._level("deepseek-32b", 0.05, -1, budget=100),
-            "tier_200": self.compare("deepseek-32b", BUSY, IDLE, budget=200),
-            "tier_300": self.compare("deepseek-32b", {"budget": 30}, {"budget": 300}),
-            "tier_600": self._level("slo_own", 0.95, budget=600, rate=200),
-            "tier_1000": self.compare("accuracy", {"budget": 30}, {"budget": 1000}),
-            "joint_deepthink": self._level("deepthink_gap", 0.0),
-            "telemetry": [*self._ablation("no_telemetry"), self._shedding()],
-            "predictors": self._ablation("predicted_latency"),
-            "pathways": self._ablation("single_pathway"),
-            "joint_head": self._ablation("factored_head"),
-            "warm_up": self._ablation("warm_up"),
-            "tiers": self._ablation("log_uniform"),
-            "pressure": self._pressure(),
-            "edf": self.compare("slo_own", FCFS, EDF, "in their own budget, "),
-            "accuracy": [
-                *self._against("accuracy", 10),
-                *(self._against("accuracy", 10, name)[0] for name in WORKLOADS),
-            ],
-            "latency": self._latency(),
-            "slo": [
-                *self._against("slo_100", 100, rivals=(*MASROUTERS, *RIVALS)),
-                self._below_half(),
-            ],
-            "planner": [],
+        kinds: dict[str, Callable[..., list[Check]]]
+        kinds = {"compare": self.compare, "level": self._level, "ablation": self._ablation}
+        found = {
+            name: [
+                check
+                for kind, checks in kinds.items()
+                for arguments in of.get(kind, ())
+                for check in checks(**arguments)
+            ]
+            for name, of in self.texts["claims"].items()
         }
+        found["load_by_batch"] = self._batches()
+        found["load_by_rate"] = self._loads(IDLE, BUSY)
+        found["load_by_cell"] = self._loads({"late": False}, {"late": True})
+        found["lambda"] = self._lambda()
+        found["constraint"] = self._constraint()
+        found["imbalance"] = self._against("imbalance", 100, sign=-1, scale=1.0, digits=2)
+        found["queueing"] = self._against("avoidable", 100, sign=-1, scale=1.0)
+        found["wasted"] = self._against("wasted", 100, sign=-1)
+        found["telemetry"].append(self._shedding())
+        found["pressure"] = self._pressure()
+        found["accuracy"] = self._against("accuracy", 10)
+        found["accuracy"] += [self._against("accuracy", 10, name)[0] for name in WORKLOADS]
+        found["latency"] = self._latency()
+        found["slo"] = self._against("slo_100", 100, rivals=(*MASROUTERS, *RIVALS))
+        found["slo"].append(self._below_half())
+        return found
 
     def _batches(self) -> list[Check]:
         trainings = self.trainings("inframind")
@@ -252,14 +246,13 @@ class Page:
         rate: float,
         *workloads: str,
         rivals: Sequence[str] = MASROUTERS,
-        form: tuple[Any, ...] = (),
+        **form: Any,
     ) -> list[Check]:
         """Compare with other methods at a rate, over workloads."""
-        out, given = [], everywhere(rate, workloads or WORKLOADS)
+        out, given = [], {**everywhere(rate, workloads or WORKLOADS), **form}
         for rival in rivals:
             name = ", ".join((*workloads, f"against {TITLES.get(rival, rival)}", ""))
-            theirs = {"policy": rival, **AS_SHIPPED}
-            out += self.compare(figure, theirs, {}, name, *form, **given)
+            out += self.compare(figure, {"policy": rival, **AS_SHIPPED}, {}, name, **given)
         return out
 
     def _below_half(self) -> Check:
@@ -281,18 +274,18 @@ class Page:
             out.append(Check(name, f"{middle:.1f} ({least:.1f} to {most:.1f})", ratio))
         return out
 
-    def _ablation(self, name: str) -> list[Check]:
-        out = []
-        for mode in MODES:
-            gain = self.values("goodput", mode=mode) - self.values("goodput", name, mode)
-            out.append(Check(shown(mode), f"{interval(gain)} points", gain))
-        return out
+    def _ablation(self, policy: str) -> list[Check]:
+        gains = {m: self._less("goodput", {"policy": policy}, {}, mode=m) for m in MODES}
+        return [Check(shown(m), f"{interval(gain)} points", gain) for m, gain in gains.items()]
+
+    def _less(self, figure: str, a: Cell, b: Cell, **both: Any) -> Values:
+        """Return a figure in a setting b of `values` less that in a setting a."""
+        return self.values(figure, **both, **b) - self.values(figure, **both, **a)
 
     def _shedding(self) -> Check:
         """Compare how far drawn actions move from DeepSeek with the rate, without telemetry."""
         without, having = (
-            self.values("deepseek-32b", policy, "sample", rate=200)
-            - self.values("deepseek-32b", policy, "sample", rate=10)
+            self._less("deepseek-32b", IDLE, BUSY, policy=policy, mode="sample")
             for policy in ("no_telemetry", "inframind")
         )
         return arrow("DeepSeek's change, sampled, without → with", without, having, -1)
@@ -306,10 +299,9 @@ class Page:
 
     def claims_table(self) -> str:
         """Tabulate every claim with the published figure, ours, the verdict and the reason."""
-        texts = yaml.safe_load(TEXTS.read_text("utf-8"))["claims"]
         body: list[list[str]] = []
         for name, checks in self.claims().items():
-            of, verdict = texts[name], verdict_of(checks)
+            of, verdict = self.texts["claims"][name], verdict_of(checks)
             ours = "; ".join(f"{c.label}: {c.ours}" if c.label else c.ours for c in checks) or NONE
             why = of["why"] if of["verdict"] == verdict else "Not explained yet."
             body.append(
@@ -349,10 +341,9 @@ class Page:
 
     def tiers_table(self) -> str:
         """Tabulate models and strategies by budget, means over rates and seeds, MATH."""
-        measured = yaml.safe_load(TEXTS.read_text("utf-8"))["math_tiers"]
         figures = (*MODELS, *STRATEGIES, "slo_own")
         body: list[list[str]] = []
-        for budget, there in measured.items():
+        for budget, there in self.texts["math_tiers"].items():
             for mode in MODES:
                 means = (self.values(name, mode=mode, budget=budget).mean() for name in figures)
                 texts = (f"{100 * mean:.0f}" for mean in means)
@@ -364,11 +355,10 @@ class Page:
         """Tabulate what the paper calls its four problems, means over the workloads."""
         body: list[list[str]] = []
         for (title, column), rate in product(COLUMNS.items(), (10, 100)):
-            row = [f"{title}, {rate}/min"]
-            for name, (_, scale, digits) in PROBLEMS.items():
-                found = self.values(name, rate=rate, workloads=WORKLOADS, **column)
-                row.append(f"{scale * found.mean():.{digits}f}")
-            body.append(row)
+            given = {"rate": rate, "workloads": WORKLOADS, **column}
+            means = ((self.values(name, **given).mean(), of) for name, of in PROBLEMS.items())
+            texts = (f"{scale * mean:.{digits}f}" for mean, (_, scale, digits) in means)
+            body.append([f"{title}, {rate}/min", *texts])
         return table(["", *(heading for heading, *_ in PROBLEMS.values())], body)
 
     def headline_table(self) -> str:
@@ -378,11 +368,10 @@ class Page:
         for workload, rate in product(WORKLOADS, RATES):
             row = [f"{workload}, {rate:g}/min"]
             for of in systems.values():
-                if (cell := of[workload].get(int(rate))) is None:
-                    row.append(NONE)
-                    continue
-                within = f"{cell['slo_100s']:.1f}" if "slo_100s" in cell else NONE
-                row.append(f"{cell['accuracy']:.1f} / {cell['latency_mean_s']:.0f} / {within}")
+                cell = of[workload].get(int(rate))
+                within = f"{cell['slo_100s']:.1f}" if cell and "slo_100s" in cell else NONE
+                figures = cell and f"{cell['accuracy']:.1f} / {cell['latency_mean_s']:.0f}"
+                row.append(f"{figures} / {within}" if figures else NONE)
             for column in COLUMNS.values():
                 given = {"rate": rate, "workloads": (workload,), **column}
                 solved, latency, in_time = (
@@ -400,11 +389,10 @@ class Page:
             name: ({}, {"policy": name}) for name in ABLATIONS if not name.startswith("v2")
         }
         for name, settings in (*pairs.items(), ("played first come, first served", (EDF, FCFS))):
-            row = [f"`{name}`" if name in ABLATIONS else name, str(SEEDS)]
-            for figure, mode in product(("goodput", "accuracy"), MODES):
-                a, b = (self.values(figure, mode=mode, **one) for one in settings)
-                row.append(interval(b - a))
-            body.append([*row, interval(self.dear_gap(name)) if name in ABLATIONS else NONE])
+            kinds = product(("goodput", "accuracy"), MODES)
+            row = [interval(self._less(figure, *settings, mode=mode)) for figure, mode in kinds]
+            last = interval(self.dear_gap(name)) if name in ABLATIONS else NONE
+            body.append([f"`{name}`" if name in ABLATIONS else name, str(SEEDS), *row, last])
         heads = [f"{f}, {shown(m)}" for f, m in product(("goodput", "solved"), MODES)]
         dear = "DeepSeek in dear batches, absolute"
         return table(["less `inframind`", "seeds", *heads, dear], body)
@@ -421,40 +409,31 @@ class Page:
             ("epoch chosen as in `inframind`", "v2_selection", "as shipped"),
             ("three agents", "v2_three", "as shipped"),
         )
+        columns: dict[str, dict[str, Any]] = {f"{rate:g}/min": {"rate": rate} for rate in RATES}
+        columns |= {"all rates": {}, "five datasets": {"world": "all", "workloads": WORKLOADS}}
         body: list[list[str]] = []
         for title, policy, mode in rows:
-            of: dict[str, Any] = {"policy": policy, "mode": mode}
-            found = [self.values("goodput", rate=rate, **of) for rate in RATES]
-            found.append(self.values("goodput", **of))
-            found.append(self.values("goodput", world="all", workloads=WORKLOADS, **of))
+            found = [self.values("goodput", policy, mode, **of) for of in columns.values()]
             body.append([title, str(SEEDS), *(interval(one, sign=False) for one in found)])
-        heads = [f"{rate:g}/min" for rate in RATES]
-        return table(["goodput %, MATH", "seeds", *heads, "all rates", "five datasets"], body)
+        return table(["goodput %, MATH", "seeds", *columns], body)
 
     def posterior_table(self) -> str:
         """Tabulate figures over posterior draws of quality, and how often each is first."""
         rows = {title: of for title, of in COLUMNS.items() if of["mode"] != "sample"}
         draws = [(f"math#{draw}", f"mbpp#{draw}") for draw in range(DRAWS)]
-        body: list[list[str]] = []
-        ranks: dict[tuple[str, float], Values] = {}  # (policies, draws)
-        for figure, rate in product(("accuracy", "goodput"), (10.0, 100.0)):
+        heads, body = [""], [[title] for title in rows]
+        for (figure, name), rate in product(NAMES.items(), (10.0, 100.0)):
             found = [
                 self.values(figure, rate=rate, workloads=draw, **column)
                 for column, draw in product(rows.values(), draws)
             ]
-            ranks[figure, rate] = np.reshape(found, (len(rows), DRAWS))
-        for i, title in enumerate(rows):
-            cells = []
-            for of in ranks.values():
+            of = np.reshape(found, (len(rows), DRAWS))
+            heads += [f"{name} %, {rate:g}/min", "first"]
+            for i, line in enumerate(body):
                 low, high = 100 * np.quantile(of[i], [0.05, 0.95])
                 first = (of.argmax(axis=0) == i).sum()
-                cells += [f"{low:.0f} to {high:.0f}", f"{first} of {DRAWS}"]
-            body.append([title, *cells])
-        heads = []
-        for figure, rate in ranks:
-            name = "solved" if figure == "accuracy" else figure
-            heads += [f"{name} %, {rate:g}/min", "first"]
-        return table(["", *heads], body)
+                line += [f"{low:.0f} to {high:.0f}", f"{first} of {DRAWS}"]
+        return table(heads, body)
 
     def blocks(self) -> dict[str, str]:
         """Return the tables of the page by name."""
@@ -495,10 +474,7 @@ class Page:
 def refresh_page(figures: Mapping[str, Any], docs: Path, *, check: bool = False) -> list[Path]:
     """Refresh the page and its figure, from the figures of all jobs; return the page if stale."""
     path, page = docs / "results" / "paper.md", Page(figures)
-    fresh = refresh(path, page.blocks(), check=check)
-    if not check:
-        save_all({"paper": page.draw}, path.parent)
-    return [] if fresh else [path]
+    return refresh(path, page.blocks(), {path.with_suffix(".svg"): page.draw}, check=check)
 
 
 def with_shares(cell: Cell) -> Cell:

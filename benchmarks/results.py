@@ -10,9 +10,7 @@ episodes.csv.gz   scores of every episode: place, policy, seed, training
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import yaml
 
-from benchmarks.pages import NONE, QUIET, RULE, refresh, save_all, table
+from benchmarks.pages import NONE, QUIET, RULE, csv_text, refresh, table
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.store import read_cells
@@ -46,12 +44,10 @@ OURS: Final = {  # in the picture; colour-blind-safe (Okabe and Ito)
 def refresh_pages(docs: Path, *, records: Path = RECORDS, check: bool = False) -> list[Path]:
     """Refresh tables and, unless only checking, the picture; return the pages that were stale."""
     board, route = read_board("standard", records), read_board("standard_route", records)
-    pages = [docs / "results.md", docs / "results/scenarios.md"]
     blocks = blocks_of(board, route, read_board("bursts", records))
-    stale = [page for page in pages if not refresh(page, blocks, check=check)]
-    if not check:
-        save_all({"standard": lambda: _picture(route)}, docs / "results")
-    return stale
+    figures = {docs / "results/standard.svg": lambda: _picture(route)}
+    stale = refresh(docs / "results.md", blocks, figures, check=check)
+    return stale + refresh(docs / "results/scenarios.md", blocks, check=check)
 
 
 # Records
@@ -73,16 +69,12 @@ def record(folder: Path, records: Path = RECORDS) -> Path:
     columns = (*place, *SHOWN, "score_ci95", "goodput_ci95", "trainings")
     kept["rows"] = [{k: row[k] for k in columns if k in row} for row in board["rows"]]
     text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
-    episodes = io.StringIO()
+    episodes: list[Board] = []
     for found in read_cells(folder):
         if found is not None and found.cell in results.episodes:
             metrics = found.metrics(results.layout)
             scores = {name: f"{metrics[name]:.6g}" for name in SHOWN if name in metrics}
-            row: dict[str, Any] = found.cell.to_json() | {"training": found.cell.training} | scores
-            writer = csv.DictWriter(episodes, list(row), lineterminator="\n")
-            if not episodes.tell():
-                writer.writeheader()
-            writer.writerow(row)
+            episodes.append(found.cell.to_json() | {"training": found.cell.training} | scores)
     machine, revisions = header["machine"], []
     for git in (run["git"] or {} for run in header["runs"]):
         changed = " with uncommitted files" if git.get("dirty") else ""
@@ -102,7 +94,7 @@ def record(folder: Path, records: Path = RECORDS) -> Path:
         "intervals": board["intervals"],
     }
     replace_bytes(out / "board.json.gz", gzip.compress(text.encode(), mtime=0))
-    replace_bytes(out / "episodes.csv.gz", gzip.compress(episodes.getvalue().encode(), mtime=0))
+    replace_bytes(out / "episodes.csv.gz", gzip.compress(csv_text(episodes).encode(), mtime=0))
     replace_text(out / "run.yaml", yaml.safe_dump(origin, sort_keys=False))
     return out
 
@@ -155,18 +147,12 @@ def margins_table(board: Board) -> str:
     """Tabulate our best and the best rival on every track, and the best of their worst cells."""
     body = []
     for track in dict.fromkeys(row["track"] for row in board["tracks"]):
-        line = [track]
+        line, rows = [track], [row for row in board["tracks"] if row["track"] == track]
         for key in ("score", "worst"):
-            ours, theirs = (
-                max(
-                    (100 * row[key], row["policy"])
-                    for row in board["tracks"]
-                    if row["track"] == track and (row["policy"] in AGENTS) is own
-                )
-                for own in (True, False)
-            )
-            line += [f"{score:.1f} (`{policy}`)" for score, policy in (ours, theirs)]
-            line.append(f"{ours[0] - theirs[0]:.1f}")
+            scores = [(100 * row[key], row["policy"]) for row in rows]
+            best = [max(s for s in scores if (s[1] in AGENTS) is own) for own in (True, False)]
+            line += [f"{score:.1f} (`{policy}`)" for score, policy in best]
+            line.append(f"{best[0][0] - best[1][0]:.1f}")
         body.append(line)
     heads = ["ours", "best rival", "margin"]
     return table(["", *heads, *(f"{head}, worst cell" for head in heads)], body)
@@ -174,16 +160,14 @@ def margins_table(board: Board) -> str:
 
 def pairs_table(board: Board) -> str:
     """Tabulate in how many tracks each agent is above and below every other policy."""
-    found = {(pair["policy"], pair["other"]): pair for pair in board["pairs"]}
-    body = [[f"`{other}`"] for other in ranked_policies(board)]
-    for line, other in zip(body, ranked_policies(board), strict=True):
-        for pair in (found.get((agent, other)) for agent in AGENTS):
-            if pair is None:
-                line.append(NONE)
-                continue
-            ahead, below = "**ahead**: " if pair["ahead"] else "", pair["below"]
-            worse = f", below in {len(below)} ({', '.join(below)})" if below else ""
-            line.append(f"{ahead}above in {len(pair['above'])}{worse}")
+    found = {}
+    for pair in board["pairs"]:
+        ahead, below = "**ahead**: " if pair["ahead"] else "", pair["below"]
+        worse = f", below in {len(below)} ({', '.join(below)})" if below else ""
+        text = f"{ahead}above in {len(pair['above'])}{worse}"
+        found[pair["policy"], pair["other"]] = text
+    others = ranked_policies(board)
+    body = [[f"`{o}`", *(found.get((agent, o), NONE) for agent in AGENTS)] for o in others]
     return table(["", *(f"`{agent}`" for agent in AGENTS)], body)
 
 
