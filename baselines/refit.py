@@ -15,32 +15,61 @@ constant gets the best of its `ARGUMENTS`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
-from baselines.recipes import MOST_AGENTS, RecipeOfRow, candidates
 from inframind_gym.configs import load_yaml_model
-from inframind_gym.envs.core import Floats, Ints
+from inframind_gym.envs.core import Float32s, Floats, Ints
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.cells import Cell, Place, content_hash, name_of
 from inframind_gym.evaluation.queries import names_of
 from inframind_gym.evaluation.scenarios import Fit, Refits, add_fits, load_track
 from inframind_gym.evaluation.track_board import SCORE
 from inframind_gym.evaluation.tracks import Stream, TrackPlayer, TrackSuite
-from inframind_gym.policies import Policy, PolicySpec, resolve_policy
+from inframind_gym.policies import BasePolicy, Contexts, Policy, PolicySpec, resolve_policy
 from inframind_gym.progress import say
-from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES, distinct_plans
+from inframind_gym.simulator.workflow.topology import (
+    MAX_AGENTS,
+    STRATEGIES,
+    TOPOLOGIES,
+    distinct_plans,
+)
 from inframind_gym.train import read_config
 
 POLICIES: Final = ("fixed_recipe", "fixed_recipe_by_rate")
+MOST_AGENTS: Final = 3  # of a plan that is tried
 _MOST_PLACES: Final = 500_000  # queries of all rows of an environment
 ARGUMENTS: Final = {"backpressure": ("10", "30", "100")}  # of rules, to choose from
 DECISIONS: Final = 500_000  # of a learner; the shipped networks have as many of each workload
+
+
+def candidates(num_routes: int) -> Ints:
+    """Return actions (C, 9) of the joint level; agents have the first roles of a domain."""
+    plans = distinct_plans(range(1, MOST_AGENTS + 1))
+    roles = range(MAX_AGENTS)
+    actions = [[t, k - 1, *roles, route] for t, k in plans for route in range(num_routes)]
+    return np.array(actions, np.int64)
+
+
+class RecipeOfRow(BasePolicy):
+    """Plays a recipe in every row: actions (E, 9)."""
+
+    name = "recipes"
+    requires: Mapping[str, Any] = MappingProxyType({"level": "joint"})
+    carries_out_any_plan = False
+
+    def __init__(self, actions: Ints) -> None:
+        self.actions = actions
+
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return the actions of `rows`."""
+        return self.actions[rows]
 
 
 class _Suite(TrackSuite):

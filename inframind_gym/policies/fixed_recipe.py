@@ -2,8 +2,8 @@
 
 The simplest rivals of whatever plans. A constant that was chosen well is hard to beat where the
 load is feasible for it: what an agent gains beyond it is what it makes of budgets, load, teams of
-several models and what tells a question's difficulty. `baselines/recipes.py` chose the
-shipped ones on the workloads' questions for training and validation.
+several models and what tells a question's difficulty. `baselines/recipes.py`, last in revision
+92e7edf4, chose the shipped ones on the workloads' questions for training and validation.
 """
 
 from __future__ import annotations
@@ -51,19 +51,33 @@ class ConstantRecipes(JointPolicy):
     carries_out_any_plan = False
     actions: Ints  # (R, 9) plans and routes of the recipes
 
-    def prepare(self, spec: PolicySpec, recipes: Sequence[Mapping[str, Any]]) -> None:
-        """Make `actions` of the recipes.
+    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
+        """Take the recipes of the workload.
 
         Raises:
-            ConfigError: the pool lacks a model of the recipes, or there is no such strategy.
+            ConfigError: the pool lacks a model of the recipes, or there is no such strategy; or the
+                policy does not plan here.
         """
+        super().reset(spec, seeds)
         try:
-            self.actions = np.array([recipe_action(spec, recipe) for recipe in recipes])
+            self.actions = np.array([recipe_action(spec, one) for one in self.recipes(spec)])
         except ConfigError as error:
             raise ConfigError(
                 f"policy {self.name!r}: its recipes are not of this pool ({error}) Give it one: "
                 f"fixed_recipe:CoT:1:{spec.models[0]}:Concise"
             ) from None
+
+    def recipes(self, spec: PolicySpec) -> Sequence[Mapping[str, Any]]:
+        """Return the recipes for a run."""
+        raise NotImplementedError
+
+    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
+        """Return the plans and the routes of `rows`, (n, 9): a whole recipe for every decision."""
+        return self.actions[self.choose(contexts)]
+
+    def choose(self, contexts: Contexts) -> Ints:
+        """Return the recipe of each decision, (n,): the first."""
+        return np.zeros(len(contexts), np.int64)
 
 
 class FixedRecipePolicy(ConstantRecipes):
@@ -104,14 +118,9 @@ class FixedRecipePolicy(ConstantRecipes):
         self.name = ":".join(("fixed_recipe", *map(str, parts)))
         self.recipe = dict(zip(("topology", "num_agents", "model", "strategy"), parts, strict=True))
 
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Take the recipe of the workload; see `prepare` for errors."""
-        super().reset(spec, seeds)
-        self.prepare(spec, [self.recipe or _chosen(CHOSEN, spec)])
-
-    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
-        """The plan and the route of `rows`, (n, 9)."""
-        return np.tile(self.actions[0], (len(rows), 1))
+    def recipes(self, spec: PolicySpec) -> Sequence[Mapping[str, Any]]:
+        """Return the recipe of the workload."""
+        return [self.recipe or _chosen(CHOSEN, spec)]
 
 
 class FixedRecipeByRatePolicy(ConstantRecipes):
@@ -126,21 +135,19 @@ class FixedRecipeByRatePolicy(ConstantRecipes):
     def __init__(self) -> None:
         self.fingerprint = "".join(path.read_text(encoding="utf-8") for path in (CHOSEN, BY_RATE))
 
-    def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Take the recipes of the workload; see `prepare` for errors."""
-        super().reset(spec, seeds)
+    def recipes(self, spec: PolicySpec) -> Sequence[Mapping[str, Any]]:
+        """Return the recipes of the workload by rate, and last that over all loads."""
         by_rate = _chosen(BY_RATE, spec)
         self._log_rates = np.log([float(rate) for rate in by_rate])  # (R - 1,)
-        self.prepare(spec, [*by_rate.values(), _chosen(CHOSEN, spec)])
+        return [*by_rate.values(), _chosen(CHOSEN, spec)]
 
-    def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
-        """The plans and the routes of `rows`, (n, 9)."""
+    def choose(self, contexts: Contexts) -> Ints:
+        """Return the recipe of the nearest rate, by ratio, (n,)."""
         arrivals = contexts["query"].astype(np.int64) + 1  # up to this one
         # The first of n arrivals at rate λ that n - 1 others follow: (n - 1) / T is unbiased.
         rate_per_min = 60.0 * (arrivals - 1) / np.maximum(contexts["arrival_s"], 1e-9)
         far = np.abs(np.log(np.maximum(rate_per_min, 1e-9))[:, None] - self._log_rates)
-        chosen = np.where(arrivals < ENOUGH, len(self._log_rates), far.argmin(axis=1))
-        return np.asarray(self.actions[chosen], np.int64)
+        return np.where(arrivals < ENOUGH, len(self._log_rates), far.argmin(axis=1))
 
 
 class PlannedPolicy(BasePolicy):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from baselines import refit
-from baselines.recipes import candidates
 from inframind_gym.configs import load_yaml_model
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.scenarios import Refits
@@ -52,7 +51,8 @@ def test_a_fit_takes_the_best_recipe_within_its_budget(
     config: TrackSuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = [0, 7, 30, 60, 90, 120]
-    monkeypatch.setattr(refit, "candidates", lambda routes: candidates(routes)[chosen])
+    every = refit.candidates(15)
+    monkeypatch.setattr(refit, "candidates", lambda routes: every[chosen])
     budget = 20_000
     fitting = refit.Fitting(config, "mine", "plain", budget)
     found = fitting.recipes(ROUNDS)
@@ -70,7 +70,7 @@ def test_a_fit_takes_the_best_recipe_within_its_budget(
 
 def test_every_recipe_plays_as_if_alone(config: TrackSuite) -> None:
     place, of = ("mine", "plain", 0.2), refit.Round(0, 10.0, 20, 2, 1)
-    actions = candidates(15)[[0, 30, 120]]
+    actions = refit.candidates(15)[[0, 30, 120]]
     fitting = refit.Fitting(config, "mine", "plain")
     together = fitting.play(place, actions, of)
     alone = [fitting.play(place, one[None], of)[0] for one in actions]

@@ -132,15 +132,6 @@ def play_gptswarm() -> Result:
     return {"p": np.array(found["p"])}, [{"edges": float(len(found["edges"]))}]
 
 
-def play_search() -> str:
-    """Digest the recipes that are tried, and what some of them solve."""
-    from baselines.recipes import candidates, recast, solved_in_time
-
-    actions = candidates(15)
-    solved = solved_in_time("mbpp", actions[[0, 40, 90]], 1, 0, "val")
-    return digest_of([actions, recast(actions[:3], 7), solved])
-
-
 def play_refit() -> str:
     """Digest a fit on short streams."""
     from baselines import refit
@@ -168,6 +159,5 @@ PLAYS: dict[str, Callable[[], Result]] = {
 }
 CASES: dict[str, Callable[[], str]] = {
     **{name: (lambda play=play: figures(play())) for name, play in PLAYS.items()},
-    "search of recipes": play_search,
     "refit": play_refit,
 }
