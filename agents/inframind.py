@@ -487,9 +487,7 @@ class Learner:
     def restore(self, arrays: checkpoint.Tensors, numbers: dict[str, Any]) -> None:
         """Go back to a `state`."""
         load_state(self.agent, self.optimizer, arrays)
-        self.updates = int(numbers["updates"])
-        saved = numbers["multiplier"]  # a record, in states of before
-        self.multiplier = float(saved["value"] if isinstance(saved, dict) else saved)
+        self.updates, self.multiplier = numbers["updates"], numbers["multiplier"]
         self.scheduler.load_state_dict(numbers["scheduler"])
         for group, lr in zip(self.optimizer.param_groups, numbers["lr"], strict=True):
             group["lr"] = lr

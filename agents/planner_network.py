@@ -18,14 +18,13 @@ candidates by cross-attention. Differences from MasRouter's code:
   plan's where the count is learned: MasRouter here, `planner.draw_count` of InfraMind.
 
 Task classes, collaboration modes and models are embedded as the texts of `data/planner_texts.yaml`;
-queries and roles come with `inframind_gym.tasks`. `python -m agents.planner_network` writes the
+queries and roles come with `inframind_gym.tasks`. `python -m benchmarks.embed_shipped` writes the
 embeddings, `data/planner_texts.npy`, with all-MiniLM-L6-v2 (extra `embed`).
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -69,13 +68,13 @@ def text_embeddings(names: Sequence[str]) -> Tensor:
         if name not in TEXTS:
             raise ConfigError(
                 f"{unknown('text', name, TEXTS)} MasRouter chooses models by their texts: add one "
-                f"to {TEXTS_FILE} and run `python -m agents.planner_network`."
+                f"to {TEXTS_FILE} and run `python -m benchmarks.embed_shipped`."
             )
     table = np.load(EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
     if len(table) != len(TEXTS):
         raise ConfigError(
             f"{EMBEDDINGS_FILE}: holds {len(table)} rows, wanted {len(TEXTS)}, a row a text. Run "
-            "`python -m agents.planner_network`."
+            "`python -m benchmarks.embed_shipped`."
         )
     order = list(TEXTS)
     return torch.tensor(table[[order.index(name) for name in names]])
@@ -165,28 +164,13 @@ class Candidates(nn.Module):
 
     def encode(self, noise: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return latents (n, 64) of the candidates and the encoder's loss; see `Vae.forward`."""
-        latents, loss = self.vae(self.texts, noise)
-        return latents, loss
+        encoded: tuple[Tensor, Tensor] = self.vae(self.texts, noise)
+        return encoded
 
     def scores(self, context: Tensor, candidates: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return cosines (..., n) of a context (..., 64) and the candidates, masked ones -inf."""
         scores = cosine(self.fusion(context, candidates, mask), candidates)
         return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-
-
-class RoleSelector(Candidates):
-    """Roles one after another, each given the query, the mode and the roles before it."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.tensor(load_role_embeddings()), context=3)
-        self.start = nn.Parameter(torch.zeros(HIDDEN))  # in place of the roles before the first
-
-    def logits(
-        self, query: Tensor, mode: Tensor, history: Tensor, roles: Tensor, mask: Tensor
-    ) -> Tensor:
-        """Return logits (..., 25) from latents (..., 64) of query, mode and the roles so far."""
-        context = self.context(torch.cat([query, mode, history], dim=-1))
-        return self.scores(context, roles, mask) / ROLE_TEMPERATURE
 
 
 class PlannerOutput(NamedTuple):
@@ -230,7 +214,10 @@ class PlannerNet(nn.Module):
         self.task_classifier = TaskClassifier()
         self.collab_mode = Candidates(text_embeddings(TOPOLOGIES))
         self.num_agents = nn.ModuleDict({"difficulty": nn.Linear(HIDDEN, 1)})
-        self.role_selector = RoleSelector()
+        # Roles one after another, each given the query, the mode and the roles before it.
+        self.role_selector = Candidates(torch.tensor(load_role_embeddings()), context=3)
+        start = nn.Parameter(torch.zeros(HIDDEN))  # in place of the roles before the first
+        self.role_selector.register_parameter("start", start)
         self.register_buffer("role_domain", torch.tensor(ROLE_DOMAIN), persistent=False)
         self.register_buffer("role_start", torch.tensor(ROLE_START), persistent=False)
 
@@ -275,15 +262,16 @@ class PlannerNet(nn.Module):
         index = plan.roles + self.role_start[output.domain][:, None]
         chosen = output.roles[index]  # (B, 6, 64)
         before = chosen.cumsum(dim=1)[:, :-1] / torch.arange(1, MAX_AGENTS)[:, None]
-        start = self.role_selector.start.expand(len(index), 1, -1)
-        each = (len(index), MAX_AGENTS, -1)
-        logits = self.role_selector.logits(
+        selector, each = self.role_selector, (len(index), MAX_AGENTS, -1)
+        start = selector.get_parameter("start").expand(len(index), 1, -1)
+        known = [
             output.query[:, None].expand(each),
             output.modes[plan.topology][:, None].expand(each),
             torch.cat([start, before], dim=1),
-            output.roles,
-            self._role_mask(output.domain)[:, None],
-        )
+        ]
+        mask = (self.role_domain == output.domain[:, None])[:, None]
+        context = selector.context(torch.cat(known, dim=-1))
+        logits = selector.scores(context, output.roles, mask) / ROLE_TEMPERATURE
         role_log_prob = torch.log_softmax(logits, dim=-1).gather(-1, index[..., None]).squeeze(-1)
         role_log_prob = role_log_prob.masked_fill(~present(plan.num_agents), 0.0)
         log_prob = log_prob_at(output.mode_logits, plan.topology) + role_log_prob.sum(dim=-1)
@@ -296,9 +284,6 @@ class PlannerNet(nn.Module):
         chosen = output.roles[plan.roles + self.role_start[output.domain][:, None]]
         shown = chosen * present(plan.num_agents)[..., None]
         return shown.sum(dim=1) / plan.num_agents[:, None]
-
-    def _role_mask(self, domain: Tensor) -> Tensor:
-        return self.role_domain == domain[:, None]
 
 
 def present(count: Tensor) -> Tensor:
@@ -323,11 +308,3 @@ def cosine(x: Tensor, y: Tensor) -> Tensor:
 def log_prob_at(logits: Tensor, index: Tensor) -> Tensor:
     """Return the log-probability (B,) of one index a row of logits (B, n)."""
     return torch.log_softmax(logits, dim=-1).gather(-1, index[:, None]).squeeze(-1)
-
-
-if __name__ == "__main__":
-    from inframind_gym.tasks.embedding import encode
-
-    embeddings = encode(list(TEXTS.values()))
-    np.save(EMBEDDINGS_FILE, embeddings.astype(np.float16), allow_pickle=False)
-    print(f"wrote {EMBEDDINGS_FILE}", file=sys.stderr)

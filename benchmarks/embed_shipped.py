@@ -1,9 +1,9 @@
-"""Embed the shipped tasks and roles again: ``python -m benchmarks.embed_shipped [--check]``.
+"""Embed the shipped texts again: ``python -m benchmarks.embed_shipped [--check]``.
 
-Encodes the texts of the built-in tasks and of the 25 roles with all-MiniLM-L6-v2 (extra ``embed``)
-and writes their embeddings and a manifest of hashes to ``inframind_gym/tasks/data``. The file of
-tasks is itself the source. ``--check`` writes nothing: it fails if tasks, roles and manifest
-differ.
+Encodes the built-in tasks and the 25 roles, and the texts of ``agents/data/planner_texts.yaml``,
+with all-MiniLM-L6-v2 (extra ``embed``); writes a manifest of hashes of the former beside their
+embeddings in ``inframind_gym/tasks/data``. The file of tasks is itself the source. ``--check``
+writes nothing: it fails if tasks, roles and manifest differ.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import gzip
 import hashlib
 import io
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+import yaml
 
 from inframind_gym.commands import CommandGroup
 from inframind_gym.errors import TaskError
@@ -25,6 +27,7 @@ from inframind_gym.tasks import loaders, taskset
 from inframind_gym.tasks.embedding import MODEL_HASHES, encode
 
 MANIFEST_FILE = "manifest.json"
+PLANNER = Path(__file__).resolve().parents[1] / "agents" / "data" / "planner_texts.yaml"
 
 
 def role_texts() -> list[str]:
@@ -67,14 +70,18 @@ app = typer.Typer(cls=CommandGroup, add_completion=False)
 def main(
     only_check: Annotated[bool, typer.Option("--check", help="Write nothing, compare.")] = False,
 ) -> None:
-    """Embed the shipped tasks and roles, or check that it has been done."""
+    """Embed the shipped texts, or check that it has been done for tasks and roles."""
     if not only_check:
         tasks, _ = loaders.read_builtin()
-        texts = {loaders.EMBEDDINGS_FILE: tasks.texts, loaders.ROLES_FILE: role_texts()}
-        for name, lines in texts.items():
+        texts = {
+            taskset.DATA / loaders.EMBEDDINGS_FILE: tasks.texts,
+            taskset.DATA / loaders.ROLES_FILE: role_texts(),
+            PLANNER.with_suffix(".npy"): list(yaml.safe_load(PLANNER.read_text("utf-8")).values()),
+        }
+        for path, lines in texts.items():
             buffer = io.BytesIO()
             np.save(buffer, encode(lines).astype(np.float16), allow_pickle=False)
-            replace_bytes(taskset.DATA / name, buffer.getvalue())
+            replace_bytes(path, buffer.getvalue())
         content = json.dumps(manifest(), indent=2) + "\n"
         replace_bytes(taskset.DATA / MANIFEST_FILE, content.encode())
     check()

@@ -173,22 +173,16 @@ def perfect_model_pct(rows: Sequence[Row], samples: int = 4000) -> float:
 
 def _log_targets(logs: Sequence[LogEvidence]) -> Iterator[list[str]]:
     for of in logs:
-        unseen = of.figures["unseen"]
+        unseen, count = of.figures["unseen"], of.figures["parameters"]["count"]
         e2e = [abs(unseen["e2e_s"][name]["error_pct"]) for name in FIGURES]
-        ttft = abs(unseen["ttft_s"]["mean"]["error_pct"])
-        count = of.figures["parameters"]["count"]
-        reached = (e2e[0], max(e2e[1:]), ttft)
-        judged, met = _judged(reached, LOG_LIMITS, ("%", "%", "%"), 2)
-        met &= count <= MOST_CONSTANTS
-        yield [
-            of.log.title,
-            f"unseen half; {count} constants (≤ {MOST_CONSTANTS})",
-            *judged,
-            _MET[met],
-        ]
+        reached = (e2e[0], max(e2e[1:]), abs(unseen["ttft_s"]["mean"]["error_pct"]))
+        name = f"unseen half; {count} constants (≤ {MOST_CONSTANTS})"
+        row = _judged(of.log.title, name, reached, LOG_LIMITS, ("%", "%", "%"), 2)
+        yield row if count <= MOST_CONSTANTS else [*row[:-1], _MET[False]]
     for of in logs:
-        judged, met = _judged([abs(of.cold_pct)], [COLD_LIMIT], ["%"], 1)
-        yield [of.log.title, "cold, launch options alone", *judged, NONE, NONE, _MET[met]]
+        name, cold = "cold, launch options alone", [abs(of.cold_pct)]
+        row = _judged(of.log.title, name, cold, [COLD_LIMIT], ["%"])
+        yield [*row[:-1], NONE, NONE, row[-1]]
 
 
 def _run_targets(
@@ -197,33 +191,36 @@ def _run_targets(
     sets: dict[str, Mapping[str, Row]] = {"rates of the fit": summarise(rows)}
     sets |= {f"{rate}/min left out of the fit": of for rate, of in left_out.items()}
     for method, limits in METHODS.items():
-        for name, summary in sets.items():
-            if method in summary:
-                of = summary[method]
-                reached = [of[f"{error}_median"] for error in ERRORS]
-                judged, met = _judged(reached, limits, ("%", "%", "points"), 1)
-                yield [f"`{method}`, median of {of['cells']} cells", name, *judged, _MET[met]]
+        for name, of in ((name, found[method]) for name, found in sets.items() if method in found):
+            reached = [of[f"{error}_median"] for error in ERRORS]
+            title = f"`{method}`, median of {of['cells']} cells"
+            yield _judged(title, name, reached, limits, ("%", "%", "points"))
         own = [row for row in rows if row["method"] == method]
         if len({row["arrival_rate_per_min"] for row in own}) > 1:  # or nothing was left to predict
-            chance, _ = _judged([perfect_model_pct(own)], limits[:1], ["%"], 1)
-            name = "a perfect model: chance of one episode"
-            yield [f"`{method}`", name, *chance, NONE, NONE, NONE]
+            name, chance = "a perfect model: chance of one episode", [perfect_model_pct(own)]
+            row = _judged(f"`{method}`", name, chance, limits[:1], ["%"])
+            yield [*row[:-1], NONE, NONE, NONE]
         if not any(method in of for of in left_out.values()):
             limit_texts = [f"{NONE} (≤ {limit:g})" for limit in limits]
             yield [f"`{method}`", "a rate left out of the fit", *limit_texts, "not tested"]
 
 
 def _judged(
-    reached: Sequence[float | None], limits: Sequence[float], units: Sequence[str], digits: int
-) -> tuple[list[str], bool]:
-    """Return figures with their targets as text, those that miss bold, and whether all are met."""
+    title: str,
+    name: str,
+    reached: Sequence[float | None],
+    limits: Sequence[float],
+    units: Sequence[str],
+    digits: int = 1,
+) -> list[str]:
+    """Return a row: figures with their targets, those that miss bold, and whether all are met."""
     texts, all_met = [], True
     for value, limit, unit in zip(reached, limits, units, strict=True):
         met = value is not None and value <= limit
         shown = NONE if value is None else f"{value:.{digits}f} {unit}"
         texts.append(f"{shown if met or value is None else f'**{shown}**'} (≤ {limit:g})")
         all_met &= met
-    return texts, all_met
+    return [title, name, *texts, _MET[all_met]]
 
 
 def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:

@@ -12,6 +12,7 @@ import fcntl
 import gzip
 import json
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -88,47 +89,42 @@ class Job(NamedTuple):
 
 def jobs() -> Iterator[Job]:
     """Yield all jobs, the most important first; plays follow their trainings."""
+    seeds, modes = range(SEEDS), ("likeliest", "sample")
+    for policy, seed in product(("inframind", "inframind_v2"), seeds):
+        yield from _trained(policy, "math", seed)
+    for mode, seed, scheduler in product(modes, seeds, ("edf", "fcfs")):
+        yield Job("play", "inframind", "math", seed, "math", mode, scheduler, "tiers")
+    for policy, workload in product(RIVALS, WORKLOADS):
+        yield Job("play", policy, workload=workload, scheduler="fcfs")
+    for seed, policy in product(seeds, (*MASROUTERS, "inframind", "inframind_v2")):
+        yield from _trained(policy, "all", seed)
+    yield from _of_draws(range(5))
+    for seed, policy in product(seeds, ABLATIONS):
+        yield from _trained(policy, "math", seed)
+    yield from _of_draws(range(5, DRAWS))
 
-    def learned(policy: str, world: str, seed: int) -> Iterator[Job]:
-        yield Job("training", policy, world, seed)
-        modes = ["likeliest", "sample"]
-        if policy.startswith(("masrouter", "v2")):
-            modes = ["as shipped"]
-        if (policy, world) == ("inframind_v2", "all"):
-            modes = ["likeliest"]
-        for workload in ("math",) if world == "math" else WORKLOADS:
-            for mode in modes:
-                scheduler = "fcfs" if policy.startswith("masrouter") else "edf"
-                yield Job("play", policy, world, seed, workload, mode, scheduler)
 
-    seeds = range(SEEDS)
-    for policy in ("inframind", "inframind_v2"):
-        for seed in seeds:
-            yield from learned(policy, "math", seed)
-    for mode in ("likeliest", "sample"):
-        for seed in seeds:
-            for scheduler in ("edf", "fcfs"):
-                yield Job("play", "inframind", "math", seed, "math", mode, scheduler, "tiers")
-    for policy in RIVALS:
-        for workload in WORKLOADS:
-            yield Job("play", policy, workload=workload, scheduler="fcfs")
-    for seed in seeds:
-        for policy in (*MASROUTERS, "inframind", "inframind_v2"):
-            yield from learned(policy, "all", seed)
+def _trained(policy: str, world: str, seed: int) -> Iterator[Job]:
+    """Yield a training and its plays."""
+    yield Job("training", policy, world, seed)
+    modes = ["likeliest", "sample"]
+    if policy.startswith(("masrouter", "v2")):
+        modes = ["as shipped"]
+    if (policy, world) == ("inframind_v2", "all"):
+        modes = ["likeliest"]
+    scheduler = "fcfs" if policy.startswith("masrouter") else "edf"
+    for workload, mode in product(("math",) if world == "math" else WORKLOADS, modes):
+        yield Job("play", policy, world, seed, workload, mode, scheduler)
 
-    def drawn(draws: range) -> Iterator[Job]:
-        for workload in (f"{workload}#{draw}" for draw in draws for workload in ("math", "mbpp")):
-            for policy in ("inframind", "inframind_v2"):
-                yield Job("play", policy, "all", 0, workload, "likeliest")
-            for policy in (*MASROUTERS, *RIVALS):
-                world = "all" if policy in MASROUTERS else ""
-                yield Job("play", policy, world, 0, workload, scheduler="fcfs")
 
-    yield from drawn(range(5))
-    for seed in seeds:
-        for policy in ABLATIONS:
-            yield from learned(policy, "math", seed)
-    yield from drawn(range(5, DRAWS))
+def _of_draws(draws: range) -> Iterator[Job]:
+    """Yield plays on posterior draws of quality."""
+    for draw, name in product(draws, ("math", "mbpp")):
+        for policy in ("inframind", "inframind_v2"):
+            yield Job("play", policy, "all", 0, f"{name}#{draw}", "likeliest")
+        for policy in (*MASROUTERS, *RIVALS):
+            world = "all" if policy in MASROUTERS else ""
+            yield Job("play", policy, world, 0, f"{name}#{draw}", scheduler="fcfs")
 
 
 # The record
@@ -146,16 +142,18 @@ def collect(runs: Path, path: Path = RECORD) -> dict[str, Any]:
     """Add the figures in a folder of runs to the record; return all of its jobs."""
     known = {job.key for job in jobs()}
     figures = {k: v for k, v in read_record(path).items() if k in known}
-    for key in known:
-        done = runs / key / FIGURES
-        if done.is_file():
-            content = json.loads(done.read_text("utf-8"))
-            if content["simulator"] == SIMULATOR_VERSION:
-                figures[key] = content
+    figures |= {key: done for key in known if (done := done_in(runs / key))}
     text = json.dumps({key: figures[key] for key in sorted(figures)}, separators=(",", ":"))
     if figures != read_record(path):
         replace_bytes(path, gzip.compress(text.encode(), mtime=0))
     return figures
+
+
+def done_in(folder: Path) -> dict[str, Any] | None:
+    """Return the figures of a job that was finished in a folder under the present simulator."""
+    path = folder / FIGURES
+    content: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return content if content.get("simulator") == SIMULATOR_VERSION else None
 
 
 def missing(figures: Mapping[str, Any]) -> list[str]:
@@ -180,12 +178,12 @@ def finish(job: Job, runs: Path) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        if (folder / FIGURES).is_file():
+        if done_in(folder):
             return False
         if job.kind == "play" and job.world:
             training = Job("training", job.policy, job.world, job.seed)
             finish(training, runs)
-            if not (runs / training.key / FIGURES).is_file():
+            if not done_in(runs / training.key):
                 return False
         say(job.key)
         figures = train(job, folder) if job.kind == "training" else play(job, runs)
@@ -275,13 +273,10 @@ def of_queries(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     late = columns["latency_s"] > columns["budget_s"]
     tokens = columns["prompt_tokens"] + columns["output_tokens"].astype(np.float64)
     model, strategy = columns["model"], columns["strategy"]
-    joint = np.array(
-        [
-            [((model == m) & (strategy == s)).sum() for s in range(len(STRATEGIES))]
-            for m in range(len(MODELS))
-        ],
-        dtype=np.float64,
-    )
+    used = model >= 0
+    routes = model[used].astype(np.int64) * len(STRATEGIES) + strategy[used]
+    counts = np.bincount(routes, minlength=len(MODELS) * len(STRATEGIES))
+    joint = counts.reshape(len(MODELS), len(STRATEGIES)).astype(np.float64)
     figures = {
         "accuracy": columns["solved"].mean(),
         "goodput": (columns["solved"] * ~late).mean(),

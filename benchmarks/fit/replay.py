@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -105,8 +104,7 @@ _PLAIN: Final = 1  # index into STRATEGIES of the one that stands for plain prom
 # Choices of a method: a plan and a route for every call of an episode, drawn again
 
 
-@dataclass(frozen=True)
-class Harness:
+class Harness(NamedTuple):
     """Settings under which a method was measured."""
 
     execution: Literal["parallel", "sequential", "serial"]
@@ -123,15 +121,6 @@ HARNESSES: Final[Mapping[str, Harness]] = {
     "gptswarm": Harness("serial", "fcfs"),
     "inframind": Harness("sequential", "edf", has_roles=True, adaptive=True),
 }
-
-
-class Choices(NamedTuple):
-    """The decisions of an episode of N queries."""
-
-    # (N, PLAN_ACTIONS) index into TOPOLOGIES, or beyond: into `graphs_of` the cell; number of
-    # agents less one; roles, counted within the domain
-    plan: Ints
-    route: Ints  # (N, MAX_NODES) model x strategies + strategy
 
 
 def profile_for(method: str, dataset: str, profile: TaskProfile) -> TaskProfile:
@@ -185,10 +174,14 @@ def quota(shares: Sequence[float], count: int, rng: np.random.Generator) -> Ints
 
 def choose(
     cell: MeasuredCell, pool: PoolConfig, profile: TaskProfile, count: int, rng: np.random.Generator
-) -> Choices:
-    """Draw the decisions of a cell's method in an episode of `count` queries, by quota.
+) -> tuple[Ints, Ints]:
+    """Draw the decisions of a cell's method in an episode of N = `count` queries, by quota.
 
     Shares that a cell lacks are taken from the workload's profile of the oblivious router.
+
+    Returns:
+        Plans (N, PLAN_ACTIONS): index into TOPOLOGIES, or beyond: into `graphs_of` the cell; number
+        of agents less one; roles, counted within the domain. Routes (N, MAX_NODES) of the calls.
 
     Raises:
         ConfigError: The cell names a model, strategy or topology that is unknown.
@@ -199,17 +192,12 @@ def choose(
         name = len(TOPOLOGIES) if cell.method == "gptswarm" else TOPOLOGIES.index("IO")
         node = np.minimum(np.arange(MAX_NODES), models - 1)
         route = np.tile(node * len(STRATEGIES) + _PLAIN, (count, 1))
-        return Choices(np.column_stack([np.tile([name, models - 1], (count, 1)), role]), route)
+        return np.column_stack([np.tile([name, models - 1], (count, 1)), role]), route
     topology = quota(_topology_shares(cell, profile), count, rng)
     mean = mean_agents(cell, profile)
     low = int(mean + 1e-9)  # the whole numbers next to the mean
     num_agents = low + quota([1.0 - (mean - low), max(mean - low, 0.0)], count, rng)
     plan = np.column_stack([topology, num_agents - 1, role])
-    of_models = [profile.models[alias].share for alias in pool.aliases]
-    if cell.model_share is not None:
-        of_models = [0.0] * models
-        for name_of, share in cell.model_share.items():
-            of_models[_model_index(cell, pool, name_of)] += share
     if HARNESSES[cell.method].adaptive:
         shares = [0.0] * (models * len(STRATEGIES))
         for route_name, share in (cell.route_share or {}).items():
@@ -220,14 +208,18 @@ def choose(
             shares[of + STRATEGIES.index(strategy)] += share
         each = quota(shares, count * MAX_NODES, rng).reshape(count, MAX_NODES)
         of_query = quota(shares, count, rng)[:, None]
-        route = np.where(rng.random(each.shape) < ROUTE_AFFINITY, of_query, each)
-        return Choices(plan, route)
+        return plan, np.where(rng.random(each.shape) < ROUTE_AFFINITY, of_query, each)
+    of_models = [profile.models[alias].share for alias in pool.aliases]
+    if cell.model_share is not None:
+        of_models = [0.0] * models
+        for name_of, share in cell.model_share.items():
+            of_models[_model_index(cell, pool, name_of)] += share
     model = quota(of_models, count * MAX_AGENTS, rng).reshape(count, MAX_AGENTS)
     agent = np.tile(np.arange(MAX_NODES), (count, 1))
     debates = topology == _DEBATE
     agent[debates] %= num_agents[debates, None]
     model = np.take_along_axis(model, np.minimum(agent, MAX_AGENTS - 1), axis=1)
-    return Choices(plan, model * len(STRATEGIES) + _PLAIN)
+    return plan, model * len(STRATEGIES) + _PLAIN
 
 
 def mean_agents(cell: MeasuredCell, profile: TaskProfile) -> float:
@@ -302,12 +294,10 @@ def predict(
         length = cell.num_queries.bit_length()  # arrays have one length
         together.setdefault((cell.method, edges, length), []).append(index)
     out: dict[int, Prediction] = {}
-    size = max(1, _BATCH // seeds)
     for same in together.values():
-        for first in range(0, len(same), size):
-            own = same[first : first + size]
+        for own in np.array_split(same, min(-(-len(same) * seeds // _BATCH), len(same))):
             said = _simulate([cells[index] for index in own], constants, seeds)
-            out.update(zip(own, said, strict=True))
+            out.update(zip(own.tolist(), said, strict=True))
     return [out[index] for index in range(len(cells))]
 
 
@@ -318,19 +308,9 @@ def _simulate(cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -
     tasks = load_tasks("builtin", split="all")  # of each dataset's domain, one after the other
     domains = [DOMAINS.index(constants.profiles[name].domain) for name in datasets]
     groups = [np.flatnonzero(tasks.domain == domain) for domain in domains]
-    sizes = [len(group) for group in groups]
-    firsts = np.cumsum([0, *sizes]).tolist()
-    places = {
-        name: range(first, first + size)
-        for name, first, size in zip(datasets, firsts, sizes, strict=False)
-    }
-    params = _params(
-        cells[0],
-        constants,
-        datasets,
-        tasks.select(np.concatenate(groups)),
-        np.repeat(np.arange(len(groups), dtype=np.int32), sizes),
-    )
+    of = np.repeat(np.arange(len(groups), dtype=np.int32), [len(group) for group in groups])
+    places = {name: np.flatnonzero(of == i) for i, name in enumerate(datasets)}
+    params = _params(cells[0], constants, datasets, tasks.select(np.concatenate(groups)), of)
     counts = np.repeat([cell.num_queries for cell in cells], seeds)
     shape, card = (len(counts), int(counts.max())), cards(pool)
     slots = int(card["max_num_seqs"].sum())
@@ -355,7 +335,7 @@ def _simulate(cells: Sequence[MeasuredCell], constants: Constants, seeds: int) -
         state.arrival_s[row, :count] = arrival_s
         own = places[cell.dataset]
         order = [rng.permutation(len(own)) for _ in range(-(-count // len(own)))]
-        state.task[row, :count] = own.start + np.concatenate(order)[:count]
+        state.task[row, :count] = own[np.concatenate(order)[:count]]
         choices = choose(cell, pool, constants.profiles[cell.dataset], count, rng)
         plan[row, :count], route[row, :count] = choices
 

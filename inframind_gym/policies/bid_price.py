@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from inframind_gym.configs import NonNegativeInt, validate
 from inframind_gym.envs.core import Float32s, Floats, Ints
@@ -27,7 +27,7 @@ from inframind_gym.errors import ConfigError, shortened
 from inframind_gym.files import read_json
 from inframind_gym.policies import checkpoint
 from inframind_gym.policies.base import Contexts
-from inframind_gym.policies.checkpoint import folders as _folders
+from inframind_gym.policies.checkpoint import CONFIG_FILE, folders
 from inframind_gym.policies.recipes import REQUIRES, RecipePolicy, RecipeTable, table_from_tensors
 from inframind_gym.simulator.jit import Bound, as_taken, jit
 from inframind_gym.simulator.workflow.roles import RoleRule
@@ -268,17 +268,14 @@ class BidPriceCheckpoint(BaseModel):
     models: tuple[str, ...] = ()  # aliases, in the order of the tensors
     strategies: NonNegativeInt = 0  # how many there are
 
-
-def _read_about(folder: Path) -> BidPriceCheckpoint:
-    """Read the configuration of a checkpoint; one of another algorithm or format is an error."""
-    path = folder / checkpoint.CONFIG_FILE
-    about = validate(read_json(path), BidPriceCheckpoint, source=str(path))
-    if (about.algorithm, about.format) != (ALGORITHM, FORMAT):
-        raise ConfigError(
-            f"{folder}: is of {shortened(about.algorithm)!r}, format {about.format}; wanted "
-            f"{ALGORITHM!r}, format {FORMAT}. {TRAIN}"
-        )
-    return about
+    @model_validator(mode="after")
+    def _is_of_this_algorithm(self) -> BidPriceCheckpoint:
+        if (self.algorithm, self.format) != (ALGORITHM, FORMAT):
+            raise ValueError(
+                f"is of {shortened(self.algorithm)!r}, format {self.format}; wanted "
+                f"{ALGORITHM!r}, format {FORMAT}. {TRAIN}"
+            )
+        return self
 
 
 def load_model(folder: str | Path) -> BidPriceModel:
@@ -287,8 +284,7 @@ def load_model(folder: str | Path) -> BidPriceModel:
     Raises:
         ConfigError: there is none, or it is damaged or of another algorithm or format.
     """
-    tensors, _ = checkpoint.load(folder)
-    about = _read_about(Path(folder))
+    folder, tensors, about = checkpoint.load_as(BidPriceCheckpoint, Path(folder))
     models = len(about.models)
     sizes = {"E": EMBED_DIM, "D": len(DOMAINS), "N": MAX_NODES, "M": models, "+": models + 1}
     sizes["1"] = 1
@@ -335,13 +331,17 @@ class BidPricePolicy(RecipePolicy):
         self.name = "bid_price" if checkpoint is None else f"bid_price:{checkpoint}"
         self._root = Path(checkpoint) if checkpoint else SHIPPED
         self._given, self._candidate = model, candidate
-        if model is None and not [*map(_read_about, _folders(self._root))]:
-            raise ConfigError(f"{self._root}: holds no checkpoint. {TRAIN}")
+        if model is None:
+            configs = [folder / CONFIG_FILE for folder in folders(self._root)]
+            for path in configs:
+                validate(read_json(path), BidPriceCheckpoint, source=str(path))
+            if not configs:
+                raise ConfigError(f"{self._root}: holds no checkpoint. {TRAIN}")
 
     @property
     def fingerprint(self) -> str:
         """Digest of all weights that it may play with."""
-        return " ".join(map(checkpoint.fingerprint, _folders(self._root)))
+        return " ".join(map(checkpoint.fingerprint, folders(self._root)))
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Open the checkpoint for workload and pool, and prepare for `len(seeds)` rows.
@@ -402,7 +402,7 @@ class BidPricePolicy(RecipePolicy):
         names = [spec.workload, FALLBACK]
         suited = [
             folder
-            for folder in _folders(self._root)
+            for folder in folders(self._root)
             if folder == self._root or folder.name.split("@")[0] in names
         ]
         if not suited:

@@ -51,20 +51,6 @@ def test_layers_are_the_published_ones():
     }
 
 
-def test_the_forward_pass_is_the_published_one():
-    net = make_net()
-    contexts, resource = decisions()
-    text = np.concatenate([QUERIES[contexts["task"]], ROLES[contexts["role"]]], 1)
-    first = net.semantic_norm(torch.relu(net.semantic(torch.from_numpy(text))))
-    seen = torch.from_numpy(resource)
-    budget, system = torch.relu(net.budget(seen[:, :1])), torch.relu(net.system(seen[:, 1:]))
-    second = net.resource_norm(torch.relu(net.resource(torch.cat([budget, system], 1))))
-    h = torch.relu(net.merge(torch.cat([first, second], 1)))
-    log_probs, values = run_torch(net, contexts, resource)
-    assert torch.allclose(log_probs, torch.log_softmax(net.policy(h), 1), atol=1e-5)
-    assert torch.allclose(values, net.value(h)[:, 0], atol=1e-6)
-
-
 @pytest.mark.parametrize("changes", [{}, {"dual_pathway": False}, {"joint_head": False}], ids=str)
 def test_numpy_plays_the_network_and_its_ablations_as_torch_trains_them(changes):
     net = make_net(**changes)

@@ -18,7 +18,7 @@ from agents.planner_network import plan_of
 from agents.runs import Run, weights_of
 from inframind_gym.evaluation.tracker import read_metrics
 from inframind_gym.policies import multiplier_of
-from inframind_gym.policies.checkpoint import load, save
+from inframind_gym.policies.checkpoint import load
 from inframind_gym.policies.networks import InfraMindPolicy
 
 TINY = {
@@ -101,14 +101,6 @@ def test_the_variants_and_ablations_train(changes, tmp_path):
     spec = Streams(config(), "val", 1).spec
     policy.reset(spec, [0])
     assert policy.temperature == changes.get("temperature", 0.0)
-
-
-def test_a_state_whose_multiplier_was_a_record_is_resumed(tmp_path):
-    train(config(steps=1), Run(tmp_path))
-    arrays, numbers = load(tmp_path / "state")
-    value = numbers["multiplier"]
-    save(tmp_path / "state", arrays, {**numbers, "multiplier": {"value": value, "lr": 0.1}})
-    assert train(config(steps=1), Run(tmp_path, resume=True))["epoch"] == 1
 
 
 def played(learner, **changes):

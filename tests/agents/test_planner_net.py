@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
 
-from agents.planner_network import EMBEDDINGS_FILE, TEXTS, Plan, PlannerNet, count_logits
+from agents.planner_network import Plan, PlannerNet, count_logits
 from agents.runs import weights_of
 from inframind_gym.policies.networks import PLAN_DRAWS, NumpyPlanner
 from inframind_gym.simulator.workflow.roles import roles_of
@@ -95,13 +93,3 @@ def test_the_likeliest_count_is_masrouters():
     mean = mean[(mean % 1 - 0.5).abs() > 1e-3]
     expected = torch.clamp(torch.round(mean), 1, MAX_AGENTS).long()
     assert torch.equal(count_logits(mean).argmax(dim=-1) + 1, expected)
-
-
-def test_shipped_embeddings_are_those_of_the_texts():
-    if importlib.util.find_spec("sentence_transformers") is None:
-        pytest.skip("the encoder is not installed")
-    from inframind_gym.tasks.embedding import embed_texts
-
-    fresh = embed_texts(list(TEXTS.values()))
-    shipped = np.load(EMBEDDINGS_FILE, allow_pickle=False).astype(np.float32)
-    assert (fresh * shipped).sum(axis=1).min() > 0.999

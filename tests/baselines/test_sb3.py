@@ -31,7 +31,7 @@ from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.scenarios import load_limits
 from inframind_gym.policies import checkpoint, resolve_policy
 from inframind_gym.policies.checkpoint import SHIPPED
-from inframind_gym.policies.mlp import MaskablePpoPlacement, forward
+from inframind_gym.policies.mlp import MaskablePpoPlacement
 from inframind_gym.train import read_config
 from tests.golden.trainers import BASELINES
 from tests.policies.rollout import play_assignment, play_coordination, play_token_budget
@@ -234,15 +234,3 @@ def test_playing_needs_neither_torch_nor_sb3() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_players_of_teams_compute_what_was_trained() -> None:
-    env = gym.make("InfraMind-Assignment-v0", observation="flat")
-    sizes: dict[str, Any] = {"policy_kwargs": {"net_arch": [16, 16]}, "device": "cpu"}
-    ppo: Any = stable_baselines3.PPO("MlpPolicy", env, **sizes)
-    seen = np.random.default_rng(0).random((5, 48)).astype(np.float32)
-    with torch.no_grad():
-        expected = ppo.policy.get_distribution(torch.as_tensor(seen)).distribution.logits
-    own = forward(export_network(ppo)[0], seen)
-    own -= np.log(np.exp(own).sum(axis=1, keepdims=True))
-    assert own == pytest.approx(expected.numpy(), abs=1e-5)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks import paper
 from benchmarks.paper import Job, collect, finish, jobs, of_calls, of_queries, read_record
 from benchmarks.paper_page import (
     CANNOT,
@@ -74,7 +75,7 @@ def test_tokens_of_late_workflows_are_wasted() -> None:
     assert found["joint"][0] == [0.0, 0.0, 0.6667] and found["joint"][4] == [0.3333, 0.0, 0.0]
 
 
-def test_a_job_is_done_once_and_collected(tmp_path: Path) -> None:
+def test_a_job_is_done_once_and_collected(tmp_path: Path, monkeypatch: Any) -> None:
     assert len({job.key for job in jobs()}) == len(list(jobs()))
     job = next(job for job in jobs() if job.policy == "static_mix" and "#" in job.workload)
     assert finish(job, tmp_path) and not finish(job, tmp_path)
@@ -86,3 +87,5 @@ def test_a_job_is_done_once_and_collected(tmp_path: Path) -> None:
     assert Job("training", "inframind", "math").key == "trainings/inframind/math/seed0"
     (tmp_path / "record.json.gz").unlink()
     assert collect(tmp_path, tmp_path / "record.json.gz") == {}
+    monkeypatch.setattr(paper, "play", lambda job, runs: {"cells": []})
+    assert finish(job, tmp_path) and not finish(job, tmp_path)  # of an earlier simulator: again

@@ -18,14 +18,10 @@ from tests.golden.net import digest_of
 
 Result = tuple[dict[str, Any], list[dict[str, float]]]  # tensors of the checkpoint, metrics
 STEP = "step"
-INFRAMIND = {
-    "env": {"num_queries": 6},
-    "rates_per_min": [30, 200],
-    "rows_per_rate": 2,
-    "batch_episodes": 12,
-    "steps": 3,
-    "validation": {"rows": 1},
-}
+INFRAMIND = [
+    *("env.num_queries=6", "rates_per_min=[30, 200]", "rows_per_rate=2", "batch_episodes=12"),
+    *("steps=3", "validation.rows=1"),
+]
 AGENTS: dict[str, tuple[str, list[str]]] = {
     "inframind": ("inframind", []),
     "inframind_v2": ("inframind_v2", ["planner.init=null"]),
@@ -71,14 +67,6 @@ BASELINES = {
 }
 
 
-def _dotted(tree: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for key, value in tree.items():
-        nested = isinstance(value, dict)
-        found += _dotted(value, f"{prefix}{key}.") if nested else [f"{prefix}{key}={value}"]
-    return found
-
-
 def _metrics(out: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in ("charts/SPS", STEP)} for line in lines]
@@ -88,7 +76,7 @@ def play_agent(name: str, *, stopped: bool = False) -> Result:
     """Train with two updates; `stopped` ends it after its first saved state, and resumes."""
     config, changes = AGENTS[name]
     if config.startswith("inframind"):
-        changes = [*_dotted(INFRAMIND), *changes]
+        changes = [*INFRAMIND, *changes]
     train, settings = read_config(config, changes)
     from agents.runs import Run
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from numpy.typing import NDArray
 
 from benchmarks import embed_shipped
@@ -114,3 +115,6 @@ def test_shipped_embeddings_are_those_of_the_model() -> None:
     assert np.abs(fresh - tasks.embeddings[rows]).max() < 1e-3
     roles = encode(embed_shipped.role_texts()[:3])
     assert np.abs(roles - load_role_embeddings()[:3]).max() < 1e-3
+    planner = encode(list(yaml.safe_load(embed_shipped.PLANNER.read_text("utf-8")).values()))
+    shipped = np.load(embed_shipped.PLANNER.with_suffix(".npy")).astype(np.float32)
+    assert np.abs(planner - shipped).max() < 1e-3
