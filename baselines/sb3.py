@@ -51,18 +51,8 @@ from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.envs.sb3 import SB3VecEnv
 from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.evaluation.tracker import Tracker
-from inframind_gym.policies import checkpoint
-from inframind_gym.policies.mlp import (
-    ASSIGNMENT,
-    COORDINATION,
-    INPUTS,
-    PARTS,
-    PLACEMENT,
-    ROUTING,
-    TOKEN_BUDGET,
-    inputs_of,
-    take_apart,
-)
+from inframind_gym.policies import checkpoint, mlp
+from inframind_gym.policies.mlp import INPUTS, PARTS, inputs_of, take_apart
 from inframind_gym.progress import ProgressReport
 from inframind_gym.simulator.workflow.topology import MAX_NODES, STRATEGIES
 
@@ -404,24 +394,28 @@ def exported(
     config: Sb3Config, model: BaseAlgorithm, spec: Any
 ) -> tuple[dict[str, Float32s], dict[str, Any]]:
     """Return the tensors of a checkpoint, and what it says of them to the policy that plays it."""
+    facts: dict[str, Any]
     if config.keep_bias is not None:
         scorer: Any = model.policy
-        return export_scorer(scorer), {"kind": PLACEMENT, "hidden": config.net_arch[0]}
+        facts = {"kind": mlp.MaskablePpoPlacement.kind, "hidden": config.net_arch[0]}
+        return export_scorer(scorer), facts
     tensors, network = export_network(model)
     if config.env_id == "InfraMind-Assignment-v0":
-        form = {"hidden": config.net_arch[0], "load": spec.config.load}
-        return tensors, {"kind": ASSIGNMENT, **form}
+        facts = {"kind": mlp.PpoAssignment.kind, "hidden": config.net_arch[0]}
+        return tensors, facts | {"load": spec.config.load}
     if config.env_id == "InfraMind-TokenBudget-v0":
-        return tensors, {"kind": TOKEN_BUDGET, **network, "price": config.env["price"]}
+        facts = {"kind": mlp.MaskablePpoBudget.kind, "price": config.env["price"]}
+        return tensors, facts | network
     if config.env_id == "InfraMind-Coordination-v0":
-        return tensors, {"kind": COORDINATION, **network}
+        return tensors, {"kind": mlp.MaskablePpoSupervisor.kind, **network}
     facts = {
         "models": list(spec.models),
         "strategies": list(spec.strategies),
         "observation": spec.layout.embedding,
         "queue_norm": spec.queue_norm,
     }
-    return tensors, {"kind": ROUTING, "algorithm": config.learner, **network, **facts}
+    facts |= {"kind": mlp.Sb3Policy.kind, "algorithm": config.learner}
+    return tensors, network | facts
 
 
 def train(config: Sb3Config, run: Run) -> dict[str, Any]:

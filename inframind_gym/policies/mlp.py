@@ -34,12 +34,6 @@ ACTIVATIONS: Final[dict[str, Callable[..., NDArray[Any]]]] = {
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0.0),
 }
-# `kind` of the checkpoints of each family.
-ROUTING: Final = "sb3"
-PLACEMENT: Final = "placement_scorer"
-ASSIGNMENT: Final = "assignment_ppo"
-TOKEN_BUDGET: Final = "token_budget_perceptron"
-COORDINATION: Final = "coordination_perceptron"
 
 
 class MlpCheckpoint(StrictModel):
@@ -117,14 +111,15 @@ class MlpPolicy(BasePolicy[Any, Any]):
     """
 
     short: ClassVar[str] = "sb3_maskable_ppo"  # name of the policy with the shipped checkpoint
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # of its checkpoints
     schema: ClassVar[type[MlpCheckpoint]] = TeamCheckpoint
-    shipped: ClassVar[tuple[str, ...]]  # folders; several where an environment has several forms
+    # folders; several where an environment has several forms, and () is that of the name
+    shipped: ClassVar[tuple[str, ...]] = ()
     sizes: ClassVar[tuple[int, int]]  # of an observation, and number of actions
 
     def __init__(self, folder: str | None = None) -> None:
         self.name = self.short if folder is None else f"{self.short}:{folder}"
-        shipped = [checkpoint.SHIPPED / place for place in self.shipped]
+        shipped = [checkpoint.SHIPPED / place for place in self.shipped or (self.short,)]
         self.networks = [self._open(place) for place in ([Path(folder)] if folder else shipped)]
         self.folder, self._tensors, self.config = self.networks[0]
         self.fingerprint = " ".join(checkpoint.fingerprint(of.folder) for of in self.networks)
@@ -161,7 +156,7 @@ class MaskablePpoBudget(MlpPolicy):
     """MaskablePPO for a budget of tokens, whose allocations start in the adaptive mode."""
 
     strategy: ClassVar[str] = "adaptive"
-    kind = TOKEN_BUDGET
+    kind = "token_budget_perceptron"
     shipped = ("token_budget_maskable_ppo",)
     sizes = token_budget.OBSERVATION_SIZE, token_budget_rules.NUM_ACTIONS
 
@@ -170,7 +165,7 @@ class MaskablePpoSupervisor(MlpPolicy):
     """MaskablePPO for coordination."""
 
     version = 2  # trained where what follows a trim is read again
-    kind = COORDINATION
+    kind = "coordination_perceptron"
     shipped = ("coordination_maskable_ppo",)
     sizes = coordination.OBSERVATION_SIZE, coordination_rules.NUM_ACTIONS
 
@@ -182,7 +177,7 @@ class PpoAssignment(MlpPolicy):
     """
 
     name = short = "sb3_ppo"
-    kind = ASSIGNMENT
+    kind = "assignment_ppo"
     schema = AssignmentCheckpoint
     shipped = ("assignment_ppo/window", "assignment_ppo/queue")
 
@@ -218,7 +213,7 @@ class PpoAssignment(MlpPolicy):
 class Sb3Policy(MlpPolicy):
     """The best route by an exported network, among the models that are up."""
 
-    kind = ROUTING
+    kind = "sb3"
     schema = RoutingCheckpoint
     version = 3  # one agent, streams, every decision learned once its query is over
     requires = MappingProxyType(
@@ -276,27 +271,22 @@ class PpoPolicy(Sb3Policy):
     """Stable-Baselines3's PPO."""
 
     short = "sb3_ppo"
-    shipped = ("sb3_ppo",)
 
 
 class A2cPolicy(Sb3Policy):
     """Stable-Baselines3's A2C."""
 
     short = "sb3_a2c"
-    shipped = ("sb3_a2c",)
 
 
 class DqnPolicy(Sb3Policy):
     """Stable-Baselines3's DQN."""
 
     short = "sb3_dqn"
-    shipped = ("sb3_dqn",)
 
 
 class MaskablePpoPolicy(Sb3Policy):
     """sb3-contrib's MaskablePPO."""
-
-    shipped = ("sb3_maskable_ppo",)
 
 
 PARTS: Final = ("pair", "keep")  # networks of three layers
@@ -366,7 +356,7 @@ class MaskablePpoPlacement(MlpPolicy, BasePlacementPolicy):
     would send all of them after the same model. Groups that are not complete are left alone.
     """
 
-    kind = PLACEMENT
+    kind = "placement_scorer"
     schema = ScorerCheckpoint
     shipped = ("placement_maskable_ppo",)
 
