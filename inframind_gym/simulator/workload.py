@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 
@@ -30,9 +29,8 @@ from inframind_gym.configs import (
     within,
 )
 from inframind_gym.errors import ConfigError, unknown
-from inframind_gym.files import read_yaml
 from inframind_gym.simulator.item_response import ability_of
-from inframind_gym.simulator.posterior import POSTERIOR, split_draw, with_draw
+from inframind_gym.simulator.posterior import split_draw, with_draw
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, STRATEGIES, STRUCTURES, TOPOLOGIES
 
 Domain = Literal["Math", "Code", "Commonsense"]
@@ -352,18 +350,11 @@ def load_workload(name_or_path: str | Path) -> WorkloadConfig:
 
 def _read(path: Path, draw: int | None) -> WorkloadConfig:
     """Read the file of a workload, with the values of a draw; those of a mix are its parts'."""
-    files = (path, path.with_name(POSTERIOR))
-    stamps = tuple(file.stat().st_mtime_ns if file.is_file() else None for file in files)
-    return _read_once(path, draw, stamps)
-
-
-@lru_cache(maxsize=256)  # a benchmark over draws reads each of them for every policy
-def _read_once(path: Path, draw: int | None, _: tuple[int | None, ...]) -> WorkloadConfig:
     workload = load_yaml_model(path, WorkloadConfig)
     if draw is None:
         return workload
     if workload.mix is None:
-        drawn = with_draw(path, read_yaml(path)[0], draw)
+        drawn = with_draw(path, workload.model_dump(), draw)
         workload = validate(drawn, WorkloadConfig, source=f"{path}, draw {draw}")
     return workload.model_copy(update={"draw": draw})
 
