@@ -11,10 +11,12 @@ topology ends with one further call that decides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from inframind_gym.simulator.jit import Int32s, zeros
 
 TOPOLOGIES: Final = ("IO", "CoT", "Chain", "Debate", "Reflection", "FullConnected")
 CUSTOM: Final = "custom"  # in records: a graph beyond the six, which a fixed plan brought
@@ -132,14 +134,14 @@ def custom_graph(num_agents: int, edges: Sequence[tuple[int, int]]) -> Graph:
 
 
 class GraphTables(NamedTuple):
-    """All graphs as arrays for the compiled code; index [topology, num_agents - 1]."""
+    """All graphs as arrays for the compiled code, by topology (T), agents - 1 (K) and node (N)."""
 
-    predecessors: NDArray[np.uint32]  # (topologies, MAX_AGENTS, MAX_NODES)
-    agents: NDArray[np.int32]  # (topologies, MAX_AGENTS, MAX_NODES)
-    waves: NDArray[np.int32]  # (topologies, MAX_AGENTS, MAX_NODES)
-    num_nodes: NDArray[np.int32]  # (topologies, MAX_AGENTS)
-    calls_per_node: NDArray[np.int32]  # (topologies,)
-    structure: NDArray[np.int32]  # (topologies, MAX_AGENTS) index into STRUCTURES
+    predecessors: Annotated[NDArray[np.uint32], "T K N"]
+    agents: Annotated[Int32s, "T K N"]
+    waves: Annotated[Int32s, "T K N"]
+    num_nodes: Annotated[Int32s, "T K"]
+    calls_per_node: Annotated[Int32s, "T"]
+    structure: Annotated[Int32s, "T K"]  # index into STRUCTURES
 
 
 def graph_tables(extra: Sequence[Graph] = ()) -> GraphTables:
@@ -149,24 +151,17 @@ def graph_tables(extra: Sequence[Graph] = ()) -> GraphTables:
         extra: further graphs of 1..6 nodes, for a known number of agents: one topology each, with
             the indices that follow the six. No action space knows them.
     """
-    shape = (len(TOPOLOGIES) + len(extra), MAX_AGENTS, MAX_NODES)
-    predecessors = np.zeros(shape, np.uint32)
-    agents = np.zeros(shape, np.int32)
-    waves = np.zeros(shape, np.int32)
-    num_nodes = np.zeros(shape[:2], np.int32)
-    calls_per_node = np.zeros(shape[0], np.int32)
-    structure = np.zeros(shape[:2], np.int32)
-
-    def tabulate(t: int, count: int, g: Graph) -> None:
-        row = (t, count - 1, slice(0, g.num_nodes))
-        predecessors[row], agents[row], waves[row] = g.predecessors, g.agents, g.waves
-        num_nodes[t, count - 1] = g.num_nodes
-        calls_per_node[t] = g.calls_per_node
-        structure[t, count - 1] = STRUCTURES.index(g.structure)
-
-    for t, topology in enumerate(TOPOLOGIES):
-        for count in range(1, MAX_AGENTS + 1):
-            tabulate(t, count, graph(topology, count))
-    for t, g in enumerate(extra, len(TOPOLOGIES)):
-        tabulate(t, len(set(g.agents)), g)
-    return GraphTables(predecessors, agents, waves, num_nodes, calls_per_node, structure)
+    counts = range(1, MAX_AGENTS + 1)
+    rows = [(t, count, graph(of, count)) for t, of in enumerate(TOPOLOGIES) for count in counts]
+    rows += [(t, len(set(g.agents)), g) for t, g in enumerate(extra, len(TOPOLOGIES))]
+    sizes = {"T": len(TOPOLOGIES) + len(extra), "K": MAX_AGENTS, "N": MAX_NODES}
+    tables = zeros(GraphTables, sizes)
+    for t, count, g in rows:
+        place = t, count - 1
+        tables.predecessors[place][: g.num_nodes] = g.predecessors
+        tables.agents[place][: g.num_nodes] = g.agents
+        tables.waves[place][: g.num_nodes] = g.waves
+        tables.num_nodes[place] = g.num_nodes
+        tables.structure[place] = STRUCTURES.index(g.structure)
+        tables.calls_per_node[t] = g.calls_per_node
+    return tables
