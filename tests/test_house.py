@@ -1,7 +1,7 @@
 """The house keeps its size: lines of each room and function, circles of imports, lines said twice.
 
-A number here is a ceiling. It is lowered when a room gets smaller, and raised only by a commit that
-lowers another by as much.
+A number here is a ceiling, the lines of the room rounded up to the next fifty. It is lowered when a
+room gets smaller, and raised only by a commit that lowers another by as much.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ TESTS = 27_913
 LONGEST_FUNCTION = 80  # lines below its docstring
 LONGEST_FILE = 641
 SAME_LINES = 8  # of code in a row that may stand in two places
+REMEDY = (
+    "more lines than the ceiling: delete as many there, or lower another by what this one needs"
+)
 CIRCLES = 0  # of modules that import one another, imports for annotations alone included
 
 
@@ -47,7 +50,7 @@ def lines(paths: list[Path]) -> int:
 def test_a_room_is_no_larger_than_its_ceiling(room: str) -> None:
     folder = ROOT / room
     paths = folder.glob("*.py") if room.endswith("/.") else folder.rglob("*.py")
-    assert lines(list(paths)) <= CEILINGS[room]
+    assert lines(list(paths)) <= CEILINGS[room], REMEDY
 
 
 def test_every_room_has_a_ceiling() -> None:
@@ -56,7 +59,7 @@ def test_every_room_has_a_ceiling() -> None:
 
 
 def test_the_tests_are_no_larger_than_their_ceiling() -> None:
-    assert lines(list((ROOT / "tests").rglob("*.py"))) <= TESTS
+    assert lines(list((ROOT / "tests").rglob("*.py"))) <= TESTS, REMEDY
 
 
 def test_no_function_is_longer_than_the_longest() -> None:

@@ -26,6 +26,12 @@ each_case = pytest.mark.parametrize("case", VARIANTS)
 each_id = pytest.mark.parametrize("name", IDS)
 
 
+def test_every_simulated_id_is_played() -> None:
+    assert [f"InfraMind-{name}-v0" for name in IDS] == sorted(
+        n for n in ENVIRONMENTS if "Live" not in n
+    )
+
+
 def make(case: str, **more: Any) -> gym.Env[Any, Any]:
     family, arguments = VARIANTS[case]
     return gym.make(f"InfraMind-{family}-v0", **arguments, **more)

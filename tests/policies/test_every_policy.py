@@ -23,7 +23,7 @@ SEEDS = [2**40, 5, 7]
 DOWN = ("deepseek-32b", "llama-3b")  # models 0 and 4
 TEAMS = [
     (family, name)
-    for family in ("assignment", "token_budget", "coordination")
+    for family in sorted(POLICIES.keys() - {"routing", "placement"})
     for name in POLICIES[family]
 ]
 
