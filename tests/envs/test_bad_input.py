@@ -80,11 +80,6 @@ def test_bad_arguments(
         make(name, **arguments).reset(seed=0)
 
 
-def test_a_batch_that_is_too_large() -> None:
-    with refused(ConfigError, "20000 environments of num_queries=1000 are too many"):
-        gym.make_vec(STREAM, num_envs=20_000, num_queries=1000)
-
-
 @pytest.fixture(scope="module", params=[EXECUTOR, STREAM])
 def made(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """A single environment and a batch of three."""
@@ -151,14 +146,13 @@ def test_no_form_of_actions_is_compiled_again(name: str) -> None:
         assert list(entry.programs) == known
 
 
-def test_a_step_before_the_reset() -> None:
+def test_what_comes_too_early_or_was_not_asked_for(made: tuple[Any, Any]) -> None:
     with refused(ResetNeeded, "call reset() before step()"):
         gym.make(STREAM).unwrapped.step(0)
     with refused(ConfigError, "call reset() before step()"):
         gym.make_vec(STREAM, num_envs=2).step([0, 0])
-
-
-def test_calls_that_were_not_recorded(made: tuple[Any, Any]) -> None:
+    with refused(ConfigError, "20000 environments of num_queries=1000 are too many"):
+        gym.make_vec(STREAM, num_envs=20_000, num_queries=1000)
     made[1].reset(seed=0)
     with refused(ConfigError, "calls are not recorded", "record_calls=True"):
         made[1].calls(0)
