@@ -74,16 +74,9 @@ class Joint(Probe):
         return actions
 
 
-class Compact(Probe):
-    """One that sees load over slots."""
-
-    requires: ClassVar[dict[str, Any]] = {"observation": "compact"}
-
-
-class JointCompact(Joint):
-    """The same, and it would also plan."""
-
-    requires: ClassVar[dict[str, Any]] = {**Joint.requires, "observation": "compact"}
+COMPACT = {"observation": "compact"}  # of those that see load over slots
+Compact = type("Compact", (Probe,), {"requires": COMPACT})
+JointCompact = type("JointCompact", (Joint,), {"requires": Joint.requires | COMPACT})
 
 
 class Insists(BasePolicy):
@@ -97,16 +90,8 @@ class Insists(BasePolicy):
         return np.array(self.answer)
 
 
-class PlansOnly(Insists):
-    """One that plans and does not route."""
-
-    requires: ClassVar[dict[str, Any]] = {"level": "planner"}
-
-
-class Faulty(Insists):
-    """One whose answer is no route."""
-
-    requires: ClassVar[dict[str, Any]] = {}
+PlansOnly = type("PlansOnly", (Insists,), {"requires": {"level": "planner"}})
+Faulty = type("Faulty", (Insists,), {"requires": {}})
 
 
 def make(**arguments: Any) -> Any:

@@ -79,6 +79,11 @@ class Play:
     def decide(self, *choices: int) -> None:
         self.live.step(np.zeros(1, np.int64), np.array([choices], np.int64), self.seen)
 
+    def wake(self, choice: int) -> None:
+        """Choose a model for GPU 0, and wait until it is awake there."""
+        self.decide(choice, 0)
+        self.until(lambda: self.states(0)[choice - 1] == "active")
+
     def ask(self, m: int, count: int = 1, tokens: int = 5) -> None:
         """Let jobs of one call for model `m` (from 0) come, soon."""
         state, traffic = self.live.state, self.live.traffic
@@ -191,5 +196,4 @@ def open_choice(rng: np.random.Generator, mask: NDArray[np.bool_]) -> NDArray[np
 def on_gpu_0(play: Stage, m: int) -> None:
     """Have model `m` (from 0) awake on GPU 0, and no other there; nothing on GPU 1."""
     play.begin(jobs=False)
-    play.decide(m + 1, 0)
-    play.until(lambda: play.states(0)[m] == "active")
+    play.wake(m + 1)

@@ -92,8 +92,7 @@ def test_a_server_that_does_not_wake_is_stopped(tmp_path: Path, fault: dict[str,
         mask = play.live.contexts(np.zeros(1, np.int64)).mask[0]
         assert list(mask[0]) == [True, False, True, True]  # closed to it for a while
         assert not play.done
-        play.decide(LLAMA8, 0)  # the other one can wake up
-        play.until(lambda: play.states(0)[1] == "active")
+        play.wake(LLAMA8)  # the other one can wake up
         play.live.instance(0, 0).closed_until_s = 0.0
         play.decide(0, 0)
         play.decide(QWEN, 0)
@@ -145,8 +144,7 @@ def test_a_call_is_given_up_in_the_end(tmp_path: Path) -> None:
 def test_a_server_that_dies(play: Stage, was: str) -> None:
     first, asked = play.fake(0, 0), 0 if was == "slept" else 6
     if was == "slept":
-        play.decide(LLAMA8, 0)
-        play.until(lambda: play.states(0)[1] == "active")
+        play.wake(LLAMA8)
     else:
         play.servers[0, 0].script = lambda r, n: Answer(hang=True)
         play.ask(0, asked)
@@ -172,17 +170,13 @@ def test_times_are_learned_and_a_first_sleep_is_not(play: Stage) -> None:
     believed = seen.copy()
     assert believed[0, 2] != play.live.cards[0].t_load_s  # the load was observed
     assert believed[0, 2] == pytest.approx(0.7 * 28.0, rel=0.2)
-    play.decide(LLAMA8, 0)
-    play.until(lambda: play.states(0)[1] == "active")
+    play.wake(LLAMA8)
     assert seen[0, 1] == believed[0, 1]
-    play.decide(QWEN, 0)
-    play.until(lambda: play.states(0)[0] == "active")
+    play.wake(QWEN)
     assert seen[0, WAKE] != believed[0, WAKE]
-    play.decide(LLAMA8, 0)
-    play.until(lambda: play.states(0)[1] == "active")
+    play.wake(LLAMA8)
     assert seen[0, 1] != believed[0, 1]
-    play.decide(LLAMA3, 0)  # there is no room for a third: one of the sleepers is stopped
-    play.until(lambda: play.states(0)[2] == "active")
+    play.wake(LLAMA3)  # there is no room for a third: one of the sleepers is stopped
     assert sorted(play.states(0)) == ["absent", "active", "slept"]
     assert (seen[:, OFFLOAD] != believed[:, OFFLOAD]).sum() == 1
 
