@@ -81,16 +81,13 @@ class BackendSimulation(RoutingSimulation):
 
     def loads(self, e: int) -> tuple[Load, ...]:
         """Load of the servers at the last poll."""
-        models = self.pool.models
         if self._loop is None:
-            return (Load(0, 0, 0.0),) * len(models)
-        read = self._loop.backend.telemetry()
-        depths = [int(depth_req) for depth_req in read.depth_req]
-        running = [min(n, model.server.slots) for n, model in zip(depths, models, strict=True)]
-        return tuple(
-            Load(busy, depth - busy, float(kv_frac))
-            for busy, depth, kv_frac in zip(running, depths, read.kv_frac, strict=True)
-        )
+            return (Load(0, 0, 0.0),) * len(self.pool.models)
+        read, loads = self._loop.backend.telemetry(), []
+        for model, depth, kv in zip(self.pool.models, read.depth_req, read.kv_frac, strict=True):
+            running = min(int(depth), model.server.slots)
+            loads.append(Load(running, int(depth) - running, float(kv)))
+        return tuple(loads)
 
     def seen(self, e: int) -> Float32s:
         """The metrics as they were polled last, (3, M)."""
