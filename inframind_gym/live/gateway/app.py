@@ -153,7 +153,7 @@ def run(config: GatewayConfig) -> None:
 
     limits = config.limits
     with contextlib.closing(listening(config.host, config.port)) as address:
-        connections = 2 * limits.max_in_flight  # idle ones included; more get 503
+        connections = max(2 * limits.max_in_flight, 1024)  # idle ones included; more get 503
         allow_files(connections + limits.max_in_flight + 256)  # those to servers, and the rest
         server = uvicorn.Server(
             uvicorn.Config(

@@ -108,12 +108,8 @@ def test_when_a_server_fails_all_that_were_started_are_stopped(room: Room) -> No
 
 
 def test_what_ran_before_is_left_alone_when_another_fails(room: Room) -> None:
-    pool = pool_of(room.folder, "")
-    room.up(pool)
-    data = pool.model_dump(mode="json", exclude_defaults=True)
-    (port,) = free_ports(1)
-    second = {**data["models"][0], "alias": "m1", "port": port, "extra_args": ["--fake=fail"]}
-    both = PoolConfig.model_validate({**data, "models": [data["models"][0], second]})
+    both = pool_of(room.folder, "", "fail")
+    room.up(both.model_copy(update={"models": both.models[:1]}))
     launches = room.up(both)
     assert phases(launches) == ["up", "failed"]
     assert launches[0].already
