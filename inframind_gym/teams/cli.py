@@ -15,7 +15,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from inframind_gym.commands import Json
 from inframind_gym.configs import read_setting, validate
 from inframind_gym.errors import ConfigError, require
 from inframind_gym.progress import plain_table, say
@@ -87,7 +86,6 @@ def run_assignment(
     router: Annotated[Router, typer.Option(help="How agents are chosen.")] = "q_learning",
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an agent's answer.")] = 768,
     runs: Runs = DEFAULT_FILE,
-    as_json: Json = False,
 ) -> None:
     """Train four agents to share work under load, and show what was learned.
 
@@ -114,9 +112,6 @@ def run_assignment(
                 task = training.team.settings.tasks[places[0]]
                 served.append(system.process(task.description, task_type))
         log.finish("complete", summary | {"demo_requests": len(served)})
-    if as_json:
-        print(json.dumps({"run": log.run_id, **summary}))
-        return
     _print_training(training, summary, served)
     health = system.health()
     print(
@@ -172,7 +167,6 @@ def run_token_budget(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated provider.")] = 0,
     runs: Runs = DEFAULT_FILE,
-    as_json: Json = False,
 ) -> None:
     """Answer a task with planner, executor and critic on a budget of tokens.
 
@@ -188,10 +182,7 @@ def run_token_budget(
     with RunStore(runs) as store, RunLog(store, TEAM, settings) as log:
         summary = asyncio.run(Orchestrator(order, log, way).run())
         steps = [each.data for each in store.events(log.run_id) if each.kind == "trace"]
-    if as_json:
-        print(json.dumps({"run_id": log.run_id, **summary}, ensure_ascii=False))
-    else:
-        _print_trace(log.run_id, summary, steps)
+    _print_trace(log.run_id, summary, steps)
     if "error" in summary:
         say(f"error: {summary['error']}")
         raise typer.Exit(1)
@@ -255,7 +246,6 @@ def run_coordination(
         ),
     ] = None,
     runs: Runs = DEFAULT_FILE,
-    as_json: Json = False,
 ) -> None:
     """Answer a question from texts with five agents before a deadline, sources included.
 
@@ -298,10 +288,7 @@ def run_coordination(
             response = team.process_query(question, settings=settings)
         status, summary = response.summary()
         log.finish(status, summary)
-    if as_json:
-        print(json.dumps({"run_id": log.run_id, **response.model_dump(mode="json")}))
-    else:
-        _print_answer(log.run_id, response)
+    _print_answer(log.run_id, response)
     raise typer.Exit(status == "failed")
 
 

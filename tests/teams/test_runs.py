@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inframind_gym.errors import ConfigError
-from inframind_gym.teams.runs import RunLog, RunStore
+from inframind_gym.teams.runs import RunLog, RunStore, compare
 
 ROOT = Path(__file__).parents[2]
 DIES = """
@@ -90,3 +90,28 @@ def test_a_wrong_file_or_name_is_an_error(path: Path) -> None:
     path.unlink()
     with pytest.raises(ConfigError, match="abc"):
         RunStore(path).get_run("abc")
+
+
+def test_two_runs_of_a_team_are_compared(path: Path) -> None:
+    steps = [(2_000, 60.0, ""), (5_000, 75.0, "roi"), (6_000, 75.0, "stop")]
+    with RunStore(path) as store:
+        logs = [RunLog(store, team, {}) for team in ("token-budget", "token-budget", "assignment")]
+        for log, most in zip(logs, (3, 1, 0), strict=True):
+            for tokens, quality, reason in steps[:most]:
+                point = {"cumulative_tokens": tokens, "quality": quality, "output": "long"}
+                log.append("trace", {**point, "cutoff_reason": reason})
+            report = {"tokens": 1_500 * (most + 1), "cut": ["critic"], "lost": 0}
+            log.finish("complete", {"cost_report": report, "simulated": True})
+        first, second, other = (log.run_id for log in logs)
+        result = compare(store, first, second)
+        with pytest.raises(ConfigError, match="compare two runs of assignment or of token-budget"):
+            compare(store, first, other)
+    assert [run["run_id"] for run in result["runs"]] == [first, second]
+    assert result["numbers"] == {
+        "cost_report.tokens": {"a": 6_000, "b": 3_000, "change_percent": -50.0},
+        "cost_report.lost": {"a": 0, "b": 0, "change_percent": None},
+    }
+    assert result["curves"] == [[[t, q] for t, q, _ in steps], [[2_000, 60.0]]]
+    one, *rest = result["traces"]
+    assert one[0] == one[1] and "output" not in one[0] and [b for _, b in rest] == [None, None]
+    assert [len(cut) for cut in result["cutoffs"]] == [2, 0]
