@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -293,10 +294,17 @@ def run_coordination(
 
 
 def _ask(when: str, node: str, value: Any) -> bool:
-    """Ask at the terminal whether to go on."""
+    """Ask at the terminal whether to go on; Ctrl-C interrupts the run."""
     shown = value.model_dump_json() if hasattr(value, "model_dump_json") else str(value)
     typer.echo(f"{when} {node}: {_plain(shown)}", err=True)
-    return typer.confirm("go on?", default=True, err=True)
+    # The event loop's handler would only note the signal until the answer is there.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return typer.confirm("go on?", default=True, err=True)
+    except typer.Abort:
+        raise KeyboardInterrupt("a question was not answered") from None
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _print_answer(run_id: str, response: AgentResponse) -> None:

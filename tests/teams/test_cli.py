@@ -160,8 +160,16 @@ def test_variables_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MAX_CONTEXT_LENGTH" in ask(QUESTION).output
 
 
-@pytest.mark.parametrize(("said", "ended"), [("y\n", "answer after"), ("n\n", "stopped after")])
-def test_a_person_is_asked_at_the_terminal(said: str, ended: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "ended", "status"),
+    [
+        ("y\n", "answer after", "complete"),
+        ("n\n", "stopped after", "complete"),
+        ("", "go on?", "interrupted"),  # as by Ctrl-C
+    ],
+)
+def test_a_person_is_asked_at_the_terminal(said: str, ended: str, status: str) -> None:
     done = ask("--set", "interrupt_before=human", QUESTION, stdin=said)
-    assert "before human: " in done.output
-    assert ended in done.output
+    assert "before human: " in done.output and ended in done.output
+    assert newest()[0].status == status
+    assert done.exit_code == (130 if status == "interrupted" else 0)
