@@ -30,9 +30,8 @@ from inframind_gym.tasks.grading import (
     judge,
     parse_number,
 )
-from inframind_gym.tasks.loaders import TASKS_FILE, TaskRecord, read_folder
+from inframind_gym.tasks.loaders import TaskRecord, read_folder
 from inframind_gym.tasks.sandbox import Sandbox
-from inframind_gym.tasks.taskset import DATA
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,6 @@ def test_no_response_breaks_a_grader(text: str) -> None:
 
 
 QUESTIONS = Path(__file__).parents[3] / "shared" / "data" / "tasks"
-BUILTIN = DATA / TASKS_FILE
 
 
 @pytest.fixture(scope="module")
@@ -340,7 +338,7 @@ def responses(answer: Answer) -> list[str]:
 )
 def test_true_answers_are_right(formulas: Sandbox, dataset: str) -> None:
     if dataset == "builtin":
-        records = read_folder(BUILTIN)[::10]
+        records = read_folder(Path("builtin"))[::10]
     elif QUESTIONS.is_dir():
         records = read_folder(QUESTIONS, [dataset])[::4]
     else:
