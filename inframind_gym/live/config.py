@@ -146,7 +146,10 @@ def server_url(model: ModelConfig) -> str:
     if model.url is not None:
         return model.url.rstrip("/").removesuffix("/v1")
     if model.port is None:
-        raise ConfigError(f"model {model.alias!r} has no port and no url: where is it served?")
+        raise ConfigError(
+            f"model {model.alias!r} has no port and no url: give it a port to have it started, or "
+            "the url of a server that runs already"
+        )
     return f"http://127.0.0.1:{model.port}"
 
 

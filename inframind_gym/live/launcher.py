@@ -113,17 +113,12 @@ def server_command(
 ) -> ServerCommand:
     """Return the command of the server of one of a pool's models, by an interpreter that has vLLM.
 
-    `visible` are the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES; None: all.
+    The model has a port. `visible` are the GPUs that may be used, as in $CUDA_VISIBLE_DEVICES;
+    None: all.
 
     Raises:
-        ConfigError: it has no port, the pool names more GPUs than there are, or its folder is
-            missing.
+        ConfigError: the pool names more GPUs than there are, or the model's folder is missing.
     """
-    if model.port is None:
-        raise ConfigError(
-            f"model {model.alias!r} has no port and no url: give it a port to have it started, or "
-            "the url of a server that runs already"
-        )
     card = model.server
     arguments = [
         *(str(python), "-m", _ENTRY),

@@ -16,7 +16,6 @@ from inframind_gym.configs import (
     validate,
     within,
 )
-from inframind_gym.errors import ConfigError
 from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK
 
 USUAL_DOMAIN: Final = "Commonsense"  # of requests that name none
@@ -82,8 +81,6 @@ def gateway_config(path: Path | None, options: dict[str, Any]) -> GatewayConfig:
     """
     options = {name: value for name, value in options.items() if value is not None}
     if path is not None:
-        if not path.is_file():
-            raise ConfigError(f"{path}: no such file")
         # The file has to be right by itself: without the options it may be served, too.
         options = load_yaml_model(path, GatewayConfig).model_dump() | options
     return validate(options, GatewayConfig, source="inframind serve")
