@@ -432,7 +432,6 @@ class CoordinationEnv(Env):
 
     metadata: dict[str, Any] = Env.metadata | {"render_fps": 2}
     arguments = CoordinationConfig
-    simulation: CoordinationSimulation
     simulate = CoordinationSimulation
 
 

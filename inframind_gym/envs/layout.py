@@ -65,9 +65,6 @@ class ObservationLayout:
         system_features: which per-model telemetry follows the budget, in this order.
         queue_norm: requests at which `d_queue` is 1 (`queue_norm` of the pool).
         scope: "call": everything; "plan": without the role; "query": the query alone.
-
-    Raises:
-        ConfigError: an unknown or repeated system feature.
     """
 
     num_models: int
@@ -77,15 +74,9 @@ class ObservationLayout:
     scope: Literal["call", "plan", "query"] = "call"
 
     def __post_init__(self) -> None:
-        """Check the features and make them a tuple (JSON gives lists)."""
+        """Leave the telemetry out where an observation has none of its own."""
         bare = self.scope == "query" or self.embedding == "compact"
-        features = () if bare else tuple(self.system_features)
-        object.__setattr__(self, "system_features", features)
-        for feature in features:
-            if feature not in SYSTEM_FEATURES:
-                raise ConfigError(unknown("system feature", feature, SYSTEM_FEATURES))
-        if len(set(features)) != len(features):
-            raise ConfigError(f"system_features {features} names a feature twice")
+        object.__setattr__(self, "system_features", () if bare else tuple(self.system_features))
 
     @property
     def size(self) -> int:

@@ -285,7 +285,6 @@ class ExecutorLiveEnv(RoutingEnv):
     """
 
     arguments = LiveConfig
-    simulation: LiveSimulation
     simulate = staticmethod(partial(LiveSimulation, one_query=True))
 
 
@@ -307,7 +306,6 @@ class StreamLiveEnv(RoutingEnv):
     """
 
     arguments = LiveConfig
-    simulation: LiveSimulation
     simulate = staticmethod(partial(LiveSimulation, one_query=False))
 
 
@@ -347,7 +345,6 @@ class PlannerLiveEnv(PlannerEnv):
     """
 
     arguments = PlannerLiveConfig
-    simulation: LivePlanner
     simulate = LivePlanner
 
 
@@ -400,5 +397,4 @@ class PlacementLiveEnv(PlacementEnv):
     """
 
     arguments = PlacementLiveConfig
-    simulation: LivePlacement
     simulate = staticmethod(lambda config, num_envs, num_threads: LivePlacement(config))

@@ -291,7 +291,6 @@ class PlannerEnv(RoutingEnv):
     """
 
     arguments = PlannerConfig
-    simulation: PlannerSimulation
     simulate = PlannerSimulation
 
 

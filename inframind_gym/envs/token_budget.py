@@ -435,7 +435,6 @@ class TokenBudgetEnv(Env):
 
     metadata: dict[str, Any] = Env.metadata | {"render_fps": 2}
     arguments = TokenBudgetConfig
-    simulation: TokenBudgetSimulation
     simulate = TokenBudgetSimulation
 
 
