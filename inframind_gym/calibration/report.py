@@ -5,7 +5,8 @@ A pair of figures is ``{"measured", "predicted", "error_pct"}``, with a signed e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
-FIGURES: Final = ("mean", "p50", "p90", "p95", "p99")
+FIGURES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "mean": np.mean,
+    **{f"p{rank}": partial(np.percentile, q=rank) for rank in (50, 90, 95, 99)},
+}
 Array = NDArray[np.float64]
 Pair = dict[str, float | None]
 
@@ -37,17 +41,6 @@ def pair(measured: float | None, predicted: float | None) -> Pair:
     """Return a measured figure and a predicted one, with the error in percent if both exist."""
     error = 100.0 * (predicted / measured - 1.0) if measured and predicted is not None else None
     return {"measured": measured, "predicted": predicted, "error_pct": error}
-
-
-def compare(measured: Array, predicted: Array) -> dict[str, Pair]:
-    """Return the FIGURES of two samples as pairs; of None if one is empty."""
-
-    def figure(values: Array, name: str) -> float:
-        return float(values.mean() if name == "mean" else np.percentile(values, float(name[1:])))
-
-    if not len(measured) or not len(predicted):
-        return {name: pair(None, None) for name in FIGURES}
-    return {name: pair(figure(measured, name), figure(predicted, name)) for name in FIGURES}
 
 
 # Request logs
@@ -109,8 +102,12 @@ def _part(calibration: Calibration, part: slice) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, (measured, predicted, has) in latencies(calibration).items():
         was, said = measured[part][has[part]], predicted[part][has[part]]
+        figures[name] = {
+            of: pair(*(float(figure(values)) if len(values) else None for values in (was, said)))
+            for of, figure in FIGURES.items()
+        }
         mae_pct = float(100.0 * np.mean(np.abs(said / was - 1.0))) if len(was) else None
-        figures[name] = {**compare(was, said), "mae_pct": mae_pct}
+        figures[name]["mae_pct"] = mae_pct
     return figures
 
 
