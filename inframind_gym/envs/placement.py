@@ -114,6 +114,7 @@ class PlacementSimulation(Simulation):
         cards: (M,) cards of the models, in the order of the actions.
         demand: demand on the cluster.
         world, state: the arrays of the compiled code.
+        num_gpus, num_models: G and M.
 
     Raises:
         ConfigError: the cluster, the demand or the trace cannot be used.
@@ -142,7 +143,8 @@ class PlacementSimulation(Simulation):
             for _ in range(num_threads - 1)
         ]
         self._threads = ThreadPool(kernel.drive, [self.state, *others], place=0)
-        gpus, models = self.num_gpus, self.num_models
+        gpus, models = len(self.world.gpu), len(self.world.model)
+        self.num_gpus, self.num_models = gpus, models
         size, places = kernel.observation_size(gpus, models), None
         if config.observation == "dict":
             every, of_gpus = np.arange(size), gpus * (kernel.STATES * models + kernel.GPU_FEATURES)
@@ -159,16 +161,6 @@ class PlacementSimulation(Simulation):
         return build_params(
             self.config, self.cluster_config, self.cards, self.demand, self.arrivals
         )
-
-    @property
-    def num_gpus(self) -> int:
-        """G."""
-        return len(self.world.gpu)
-
-    @property
-    def num_models(self) -> int:
-        """M."""
-        return len(self.world.model)
 
     def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes; see `Simulation`."""
@@ -227,8 +219,7 @@ class PlacementSimulation(Simulation):
     def completed(self, e: int) -> NDArray[Any]:
         """Return the jobs of environment `e` that ended in the last step, (k,) JOB_DONE."""
         episode = self.state.episode[e]
-        done: NDArray[Any] = self.state.done[e, episode["jobs_done_before"] : episode["jobs_done"]]
-        return done.copy()
+        return self.state.done[e, episode["jobs_done_before"] : episode["jobs_done"]].copy()
 
     def finished(self, e: int) -> NDArray[Any]:
         """Return the jobs of environment `e`'s episode that ended so far, (k,) JOB_DONE."""
