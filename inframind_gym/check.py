@@ -22,7 +22,7 @@ from inframind_gym.errors import (
 from inframind_gym.evaluation.scenarios import load_track
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.files import read_yaml
-from inframind_gym.policies import POLICIES, policy_names, resolve_policy
+from inframind_gym.policies import POLICIES, resolve_policy
 from inframind_gym.simulator import jit
 from inframind_gym.simulator.arrivals import load_trace
 from inframind_gym.simulator.placement import config as placement
@@ -214,19 +214,23 @@ def _configuration(kind: str, path: Path) -> str:
 
 
 def _policy(target: str) -> str:
-    of_placement = target.split(":")[0] in policy_names("placement")
-    names = [*policy_names("placement"), *POLICIES["routing"]]
-    if ":" not in target and target not in names:
+    families = [of for of, policies in POLICIES.items() if target.split(":")[0] in policies]
+    if not families and ":" not in target:
+        names = {name for policies in POLICIES.values() for name in policies}
         shipped = [name for kind in KINDS for name in list_configs(kind)]
         hint = did_you_mean(target, [*names, *shipped, *os.listdir()])
         raise _unknown(f"{shortened(target)!r} is nothing that is known.{hint}")
-    try:
-        policy: Any = resolve_policy(target)
-    except ConfigError:
-        if not of_placement:
-            raise
-        policy = resolve_policy(target, family="placement")
-    return f"{target}: policy {policy.name} ({type(policy).__module__})"
+    found, problems = [], []
+    for family in families or ["routing"]:
+        try:
+            policy: Any = resolve_policy(target, family=family)
+        except ConfigError as problem:
+            problems.append(problem)
+        else:
+            found.append(f"{policy.name} ({family}, {type(policy).__module__})")
+    if not found:
+        raise problems[0]
+    return f"{target}: policy {', '.join(found)}"
 
 
 def _unknown(problem: str) -> ConfigError:
