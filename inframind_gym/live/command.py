@@ -78,14 +78,24 @@ def new(
         ),
     ],
     models: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="[ALIAS=]MODEL[:QUANTIZATION][@tpN],...",
             help="llama-3.1-8b, qwen2.5-7b:awq, qwen3-32b@tp2 (split over two GPUs), ..., or "
             "folders with a config.json (./my-model). The alias is what workloads call the model. "
-            "Default: its name.",
+            "Default: its name; with --url, what the servers serve.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL,...",
+            help="Servers that run already. Model, context length and KV cache are read from their "
+            "/v1/models and /metrics.",
+            show_default=False,
+        ),
+    ] = None,
     placing: Annotated[
         str,
         typer.Option(
@@ -109,15 +119,24 @@ def new(
     from the memory that is left. Says which models do not fit, and by how much. Nothing is
     measured: cards are marked `estimate`.
     """
+    from inframind_gym.live.watcher import facts_of
     from inframind_gym.simulator.estimate import packing
 
     refuse_to_overwrite(force, out)
-    wanted = packing.parse_models(models)
+    urls = [part.strip().rstrip("/") for part in (url or "").split(",") if part.strip()]
+    if urls:
+        require_live()
+    served = [facts_of(each.removesuffix("/v1")) for each in urls]
+    if models is None and not served:
+        raise ConfigError("name --models to place on the GPUs, or --url of running servers.")
+    names = [facts["name"] for facts in served]
+    wanted = packing.parse_models(models or packing.known_models_of(names))
     name = re.sub(r"[^a-zA-Z0-9._-]", "-", out.stem)[:64]
     if placing not in (known := get_args(packing.Placing)):
         raise ConfigError(f"--placing: {unknown('way to place models', placing, known)}")
     gpus, how = packing.parse_gpus(gpu), cast(packing.Placing, placing)
     pool = packing.make_pool(name, gpus, wanted, how, max_num_seqs, max_model_len)
+    pool = packing.as_served(pool, served) if served else pool
     command = shlex.join(["inframind", *sys.argv[1:]])
     replace_text(out, packing.pool_yaml(pool, wanted, command))
     rows = []
@@ -132,7 +151,7 @@ def new(
     if pool.idle_gpus:
         typer.echo(f"GPUs without a model: {', '.join(pool.idle_gpus)}.")
     for each in wanted:
-        if each.needs_path:
+        if each.needs_path and not served:
             typer.echo(f"{each.alias}: give its `path` in {out} before `inframind pool up`.")
     typer.echo(f"{out}: estimates, nothing was measured. Check it: inframind check {out}")
 

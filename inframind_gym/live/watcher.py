@@ -20,9 +20,9 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from inframind_gym.errors import InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.live.client import DownError, LoopThread, ask, cancel_all, fetch, open_session
 from inframind_gym.live.config import LiveSettings, ServerAddress, require_live
 from inframind_gym.simulator.workflow.backend import Telemetry
@@ -160,6 +160,32 @@ def is_simulated(url: str) -> bool:
         return bool(json.loads(ask(f"{url}/v1/models"))["data"][0]["owned_by"] == SIMULATED)
     except (DownError, *_NONSENSE):
         return False
+
+
+def facts_of(url: str) -> dict[str, Any]:
+    """Return `name`, `url` and the known part of the card (`server`) of a vLLM server.
+
+    They follow from its answers to /v1/models and /metrics; a ConfigError: it does not answer, or
+    answers something else.
+    """
+    try:
+        models, metrics = (ask(f"{url}/{path}", limit_s=10.0) for path in ("v1/models", "metrics"))
+    except DownError as error:
+        raise ConfigError(f"--url: {error}") from None
+    line = re.search(r"^vllm:cache_config_info\{.*", metrics, re.MULTILINE)
+    cache = dict(re.findall(r'(\w+)="([^"]*)"', line[0])) if line else {}
+    try:
+        model = json.loads(models)["data"][0]
+        card: dict[str, Any] = {"max_model_len": int(model["max_model_len"])}
+        name = str(model["id"])
+    except _NONSENSE:
+        words = f"no list of models with their lengths: {models[:80]!r}"
+        raise ConfigError(f"--url: {url}/v1/models answers {words}.") from None
+    for theirs, ours in (("num_gpu_blocks", "num_kv_blocks"), ("block_size", "block_size")):
+        if cache.get(theirs, "").isdecimal():
+            card[ours] = int(cache[theirs])
+    card["prefix_caching"] = cache.get("enable_prefix_caching") == "True"
+    return {"name": name, "url": url, "server": card}
 
 
 # All servers, all the time

@@ -304,6 +304,7 @@ class ModelServer:
                 case "GET", "/v1/models":
                     model: dict[str, Any] = {"id": self.config.name, "object": "model"}
                     model |= {"owned_by": SIMULATED, "created": int(self._born_s)}
+                    model |= {"max_model_len": self.config.server.max_model_len}
                     return _json({"object": "list", "data": [model]})
                 case "GET", "/health":
                     return web.Response()
@@ -421,6 +422,10 @@ class ModelServer:
             values[f"{TIMES[name]}_created"] = self._born_s
         model = f'engine="0",model_name={json.dumps(self.config.name)}'
         lines = [f"{name}{{{model}}} {float(value)}" for name, value in values.items()]
+        card = self.config.server
+        cache = f'block_size="{card.block_size}",num_gpu_blocks="{card.num_kv_blocks}"'
+        cache += f',enable_prefix_caching="{card.prefix_caching}"'
+        lines.append(f"vllm:cache_config_info{{{cache}}} 1.0")
         awake = float(not self.asleep)
         lines.append(f'vllm:engine_sleep_state{{{model},sleep_state="awake"}} {awake}')
         return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 from pathlib import Path
@@ -26,6 +26,7 @@ from inframind_gym.simulator.estimate.roofline import (
     find_architecture,
     find_gpu,
     hardware,
+    known_models,
 )
 from inframind_gym.simulator.server.pool import PoolConfig
 
@@ -84,6 +85,54 @@ def parse_models(text: str) -> tuple[Wanted, ...]:
                 f"--models: {alias!r} is there twice. Give one another alias: other={alias}."
             )
     return models
+
+
+def known_models_of(names: Sequence[str]) -> str:
+    """Return what `parse_models` reads for models by the names under which servers serve them.
+
+    Raises:
+        ConfigError: Nothing is known of one.
+    """
+    keys: list[str] = []
+    for name in names:
+        for key, model in known_models().items():
+            kinds = {key: "", model.repository: "", model.awq: ":awq"}
+            kind = {each.lower(): kind for each, kind in kinds.items() if each}.get(name.lower())
+            if kind is not None:
+                again = f"-{len(keys) + 1}" if any(f"={key}" in each for each in keys) else ""
+                keys.append(f"{key}{again}={key}{kind}")
+                break
+        else:
+            raise ConfigError(
+                f"--url: the architecture of {name!r} is not known. Give --models in the order of "
+                "the addresses, for example --models mine=llama-3.1-8b or --models mine=./folder."
+            )
+    return ",".join(keys)
+
+
+def as_served(pool: PoolConfig, served: Sequence[Mapping[str, Any]]) -> PoolConfig:
+    """Return a pool with what its servers say of themselves in place of estimates.
+
+    Args:
+        pool: Of `make_pool`.
+        served: By model: `name`, `url`, and what is known of its card, as `server`.
+
+    Raises:
+        ConfigError: There are not as many servers as models.
+    """
+    if len(served) != len(pool.models):
+        raise ConfigError(f"--url: {len(served)} addresses for {len(pool.models)} --models.")
+    models = []
+    for model, facts in zip(pool.models, served, strict=True):
+        card = model.server.model_dump() | facts["server"]
+        least = ceil(card["max_model_len"] / card["block_size"]) + 1
+        card["num_kv_blocks"] = max(card["num_kv_blocks"], least)
+        own = {"port": None, "path": None, "extra_args": (), **facts, "server": card}
+        models.append(model.model_dump() | own)
+    shortest = min(model["server"]["max_model_len"] for model in models)
+    most = min(pool.max_output_tokens, shortest // 2)
+    content = {**pool.model_dump(), "models": models, "max_output_tokens": most}
+    return validate(content, PoolConfig, source="--url")
 
 
 def _parse(text: str) -> Wanted:

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("psutil")
 
+from inframind_gym.cli import app
 from inframind_gym.configs import find_config
 from inframind_gym.live.client import ask
 from inframind_gym.live.config import addresses
 from inframind_gym.live.watcher import is_simulated
 from inframind_gym.simulator.server.pool import load_pool
 from tests.live.launch.play import command, needs_linux, session, write_pool
+from tests.live.simulated.play import served, tiny_pool
 
 pytestmark = needs_linux
 
@@ -66,3 +69,33 @@ def test_the_commands(where: tuple[Any, ...], tmp_path: Path) -> None:
     assert session(pid) == set()
     assert [row["state"] for row in rows(where)] == ["stopped", "stopped"]
     assert not any(is_simulated(one.url) for one in addresses(pool))
+
+
+def test_a_pool_is_made_of_servers_that_run(tmp_path: Path) -> None:
+    out = tmp_path / "found.yaml"
+
+    def new(*options: str) -> Any:
+        fixed = ["pool", "new", "--gpu", "A100-80GB:3", "--out", str(out), *options]
+        return CliRunner().invoke(app, fixed)
+
+    pool = load_pool("single-gpu")
+    with served(pool) as urls:
+        done = new("--url", f"{urls[0]}/v1,{urls[1]},{urls[2]}/")
+        assert done.exit_code == 0, done.output
+        found = load_pool(out)
+        assert found.aliases == ("qwen2.5-coder-14b", "llama-3.1-8b", "llama-3.2-3b")
+        for theirs, ours, url in zip(pool.models, found.models, urls, strict=True):
+            assert (ours.url, ours.name, ours.port) == (url, theirs.name, None)
+            for name in ("num_kv_blocks", "block_size", "max_model_len", "prefix_caching"):
+                assert getattr(ours.server, name) == getattr(theirs.server, name)
+            assert ours.server.estimate
+        few = new("--url", urls[0], "--models", "a=phi-4,b=phi-4", "--force")
+        assert (few.exit_code, "1 addresses for 2" in few.output) == (2, True)
+    with served(tiny_pool(), [0]) as (url,):
+        unknown = new("--url", url, "--force")
+        assert (unknown.exit_code, "Give --models" in unknown.output) == (2, True)
+        named = new("--url", url, "--force", "--models", "qwen-14b=qwen2.5-0.5b")
+        assert named.exit_code == 0, named.output
+        assert load_pool(out).models[0].name == "tiny-4x256"
+    gone = new("--url", url, "--force")
+    assert gone.exit_code == 2 and "Connection refused" in gone.output
