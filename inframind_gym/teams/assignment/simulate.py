@@ -40,14 +40,8 @@ from inframind_gym.simulator.server.engine import (
 from inframind_gym.simulator.server.faults import STRETCH_ENDS, next_event
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.server.state import NEVER_S, Cluster, allocate, cards
+from inframind_gym.teams import llm
 from inframind_gym.teams.assignment import rules
-from inframind_gym.teams.llm import (
-    CHARS_PER_TOKEN,
-    LLMRequest,
-    LLMResponse,
-    Provider,
-    shipped_prices,
-)
 from inframind_gym.teams.state import Floats, Ints, Keys, key_of
 
 DEFAULT_TEAM: Final = "assignment"
@@ -151,7 +145,7 @@ class Team:
     def __init__(self, settings: AssignmentSettings) -> None:
         self.settings, judge, tasks = settings, settings.judge, settings.tasks
         providers = [settings.providers[name] for name in rules.PROVIDERS]
-        prices = [shipped_prices().of(provider.model) for provider in providers]
+        prices = [llm.shipped_prices().of(provider.model) for provider in providers]
         self.skill = np.array(  # (N, T)
             [[settings.skill[agent][kind] for kind in rules.TASK_TYPES] for agent in rules.AGENTS]
         )
@@ -271,7 +265,8 @@ def judge_call(
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """Draw the judge's calls about answers of `output_tokens` (n,), see `_call`."""
     judge, n = team.settings.judge, len(keys)
-    read = np.minimum(output_tokens, round(JUDGED_CHARS / CHARS_PER_TOKEN)) + judge.prompt_tokens
+    most_read = round(JUDGED_CHARS / llm.CHARS_PER_TOKEN)
+    read = np.minimum(output_tokens, most_read) + judge.prompt_tokens
     providers = np.full(n, rules.PROVIDERS.index(judge.provider))
     length, latency = (normals(keys, STREAM_JUDGE, ordinals, place) for place in (0, 1))
     return _call(team, providers, read, np.full(n, judge.output_tokens_median), length, latency)
@@ -425,7 +420,7 @@ def _advance(
 # The application
 
 
-class DrawnAnswers(Provider):
+class DrawnAnswers(llm.Provider):
     """A provider's answers in one run, as the environment of the same seed draws them.
 
     Numbers belong to the place in a call's context: `ordinal` of the task, `task` in the bank,
@@ -440,7 +435,7 @@ class DrawnAnswers(Provider):
         self._team, self.model, self._key = team, model, key_of(seed)
         self._drifts_in = num_tasks if arrivals == "drifting" else 0
 
-    async def complete(self, request: LLMRequest) -> LLMResponse:
+    async def complete(self, request: llm.LLMRequest) -> llm.LLMResponse:
         """Return the completion of a request, cut at the limit of its answer."""
         team, key, place = self._team, self._key, request.context
         ordinal, task, action = (np.array([place[k]]) for k in ("ordinal", "task", "action"))
@@ -458,4 +453,4 @@ class DrawnAnswers(Provider):
         output = min(int(length[0]), request.max_tokens)
         reason = "stop" if output == length[0] else "length"
         seconds = float(latency_s[0]) * (output / int(length[0]))
-        return LLMResponse(text, int(prompt[0]), output, reason, seconds)
+        return llm.LLMResponse(text, int(prompt[0]), output, reason, seconds)
