@@ -32,7 +32,7 @@ from inframind_gym.simulator.workload import estimates, load_workload
 from inframind_gym.tasks.grading import check_tasks
 from inframind_gym.tasks.loaders import read_folder
 from inframind_gym.tasks.sandbox import PACKAGES
-from inframind_gym.teams.assignment.simulate import load_team
+from inframind_gym.teams.assignment import simulate as assignment
 from inframind_gym.teams.coordination.settings import load_settings as load_coordination
 from inframind_gym.teams.token_budget.settings import load_settings
 
@@ -209,7 +209,7 @@ def _configuration(kind: str, path: Path) -> str:
     if "retrieval" in keys:
         return f"coordination team, answers by {load_coordination(path).limits.hard_s:g} s"
     if "skill" in keys:
-        return f"assignment team, {_count(load_team(path).tasks, 'task')}"
+        return f"assignment team, {_count(assignment.team(path).settings.tasks, 'task')}"
     return f"token-budget team, {_count(load_settings(path).strategies, 'strategy')}"
 
 

@@ -20,7 +20,7 @@ from inframind_gym.evaluation.metrics import Metric, by_name
 from inframind_gym.evaluation.play import Batch, Fields
 from inframind_gym.evaluation.suite import Suite
 from inframind_gym.teams.assignment.rules import BALANCED
-from inframind_gym.teams.assignment.simulate import agent_pool, load_team
+from inframind_gym.teams.assignment.simulate import agent_pool, team
 from inframind_gym.teams.token_budget.settings import load_settings
 
 _MEANS: Final = "Means over {cells} ± half of the 95 % interval."
@@ -157,7 +157,7 @@ class AssignmentSuite(TeamSuite):
 
     def constants(self, config: Any) -> dict[str, Any]:
         """Return the constants of the team, and with queues its servers."""
-        models: list[Any] = [load_team(config.team)]
+        models: list[Any] = [team(config.team).settings]
         if config.queues:
             models.append(agent_pool())
         return {type(model).__name__: model.model_dump(mode="json") for model in models}

@@ -264,12 +264,6 @@ class Prices(StrictModel):
 
     models: dict[str, Price]
 
-    def of(self, model: str) -> Price:
-        """Return the price of a model; a `ConfigError` if the table has none."""
-        if model not in self.models:
-            raise ConfigError(unknown("model with a price", model, tuple(self.models)))
-        return self.models[model]
-
 
 @cache
 def shipped_prices() -> Prices:

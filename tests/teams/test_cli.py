@@ -74,6 +74,15 @@ def test_constants_with_more_weights_than_factors_are_refused(name: str) -> None
     assert (done.exit_code, "as many weights as factors" in done.output) == (2, True), done.output
 
 
+def test_a_model_without_a_price_is_named_with_its_file() -> None:
+    shipped = find_config("teams", "assignment").read_text(encoding="utf-8")
+    Path("mine.yaml").write_text(shipped.replace("gpt-4o-mini", "gpt-4o-mino"), encoding="utf-8")
+    done = CliRunner().invoke(app, ["check", "mine.yaml"])
+    assert done.exit_code == 2
+    for said in ("mine.yaml", "openai.model", "gpt-4o-mini"):
+        assert said in done.output
+
+
 @pytest.mark.parametrize(
     ("name", "option", "value"),
     [

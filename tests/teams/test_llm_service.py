@@ -190,6 +190,6 @@ def test_anthropic_is_reached_by_its_compatible_address(monkeypatch: pytest.Monk
 
 def test_prices_are_dated_and_sourced() -> None:
     prices = shipped_prices()
-    assert prices.of("gpt-4o-mini").cost_usd(10**6, 10**6) == 0.75
+    assert prices.models["gpt-4o-mini"].cost_usd(10**6, 10**6) == 0.75
     for price in prices.models.values():
         assert price.source.startswith("https://") and len(price.as_of.split("-")) == 3

@@ -27,7 +27,7 @@ from inframind_gym.configs import (
     find_config,
     load_yaml_model,
 )
-from inframind_gym.errors import ConfigError
+from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.rng import normal
@@ -72,6 +72,13 @@ class _Provider(StrictModel):  # quality and speed of a provider's model; prices
     output_tokens_median: Positive
     overhead_s: NonNegative
     per_token_s: NonNegative
+
+    @field_validator("model")
+    @classmethod
+    def _has_price(cls, model: str) -> str:
+        if model not in (prices := llm.shipped_prices().models):
+            raise ValueError(unknown("model with a price", model, prices))
+        return model
 
 
 class _Calls(StrictModel):  # length and latency of the agents' calls
@@ -133,19 +140,13 @@ class AssignmentSettings(StrictModel):
         return tasks
 
 
-@cache
-def load_team(name_or_path: str | Path = DEFAULT_TEAM) -> AssignmentSettings:
-    """Read the constants of a simulated team, by shipped name or from a file."""
-    return load_yaml_model(find_config("teams", name_or_path), AssignmentSettings)
-
-
 class Team:
     """The constants as arrays: N agents, P providers, T types, K tasks of the bank."""
 
     def __init__(self, settings: AssignmentSettings) -> None:
         self.settings, judge, tasks = settings, settings.judge, settings.tasks
         providers = [settings.providers[name] for name in rules.PROVIDERS]
-        prices = [llm.shipped_prices().of(provider.model) for provider in providers]
+        prices = [llm.shipped_prices().models[provider.model] for provider in providers]
         self.skill = np.array(  # (N, T)
             [[settings.skill[agent][kind] for kind in rules.TASK_TYPES] for agent in rules.AGENTS]
         )
@@ -179,7 +180,7 @@ class Team:
 @cache
 def team(name_or_path: str | Path = DEFAULT_TEAM) -> Team:
     """Return a simulated team by the name or the path of its constants."""
-    return Team(load_team(name_or_path))
+    return Team(load_yaml_model(find_config("teams", name_or_path), AssignmentSettings))
 
 
 class Answers(NamedTuple):
