@@ -268,7 +268,7 @@ class Env(gym.Env[Any, Any]):
 
     Args:
         render_mode: None, "ansi" (tables) or "rgb_array" (a picture, (540, 960, 3) uint8);
-            `gym.make` also takes "human", a window (extra `render`, as `render.record_video`).
+            `gym.make` also takes "human", a window (extra `render`).
         **arguments: the fields of the class's `arguments`.
 
     Raises:

@@ -35,7 +35,7 @@ class Metric:
     whole: str = RECORDS  # the sum that divides
     scale: float = 1.0  # of the quotient
     complement: bool = False  # whether it is what the quotient lacks of 1
-    tail_of: str = ""
+    tail_of: str = ""  # the field whose quantile TAIL it is; each layout has one such metric
 
     @property
     def heading(self) -> str:

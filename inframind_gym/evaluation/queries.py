@@ -20,7 +20,7 @@ from inframind_gym.tasks.taskset import DOMAINS
 
 SLO_TARGETS_S: Final = (10, 30, 50, 100, 200, 300)
 SHARES: Final = ("model_share", "strategy_share", "topology_share")
-METRICS: Final = by_name(
+METRICS: Final = by_name(  # of routing's boards and of tracks: a new one alters both
     Metric("accuracy", "solved", "%", "higher"),
     Metric("goodput", "goodput", "%", "higher"),
     Metric("slo_own", "SLO", "%", "higher"),

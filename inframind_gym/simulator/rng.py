@@ -53,8 +53,9 @@ _TAIL: Final = (  # r > 5
 )
 # fmt: on
 
-# Streams: what a number is for. Distinct streams never share a value. Numbers 1 and 11 were once
-# taken and stay free.
+# Streams: what a number is for. Distinct streams never share a value. Those of workflows are here;
+# the token-budget team has 40 and 41, coordination 60 and 61, placement 101 to 109, assignment 201
+# to 221, where they are drawn. Numbers 1 and 11 were once taken and stay free.
 STREAM_BUDGET: Final = 2
 STREAM_TOPOLOGY: Final = 3
 STREAM_AGENTS: Final = 4

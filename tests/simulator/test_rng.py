@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from statistics import NormalDist
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from inframind_gym.simulator import rng
 from inframind_gym.simulator.jit import jit
 from inframind_gym.simulator.rng import normal_quantile, uniform
+from tests.test_layers import sources
 
 U64 = st.integers(0, 2**64 - 1)
 PLACE = st.integers(0, 2**40)
@@ -70,8 +72,13 @@ def test_compiled_and_array_forms_are_the_same_bits(key: int, stream: int, a: in
 
 
 def test_streams_keys_and_places_do_not_share_numbers() -> None:
-    streams = [value for name, value in vars(rng).items() if name.startswith("STREAM_")]
-    assert len(streams) == len(set(streams)) >= 10
+    named = re.compile(r"^((?:_?STREAM_\w+(?:: Final|, )?)+) = (\d+|range\(\d+, \d+\))$", re.M)
+    streams = []
+    for path in sources().values():
+        for _, numbers in named.findall(path.read_text(encoding="utf-8")):
+            ends = [int(end) for end in re.findall(r"\d+", numbers)]
+            streams += range(*ends) if len(ends) > 1 else ends
+    assert len(streams) == len(set(streams)) >= 30
     places = np.arange(500)
     keys = np.arange(1, 3, dtype=np.uint64)
     drawn = [uniforms(key, s, places, b) for key in keys for s in streams for b in (0, 1)]
