@@ -1,6 +1,7 @@
-"""Soak of the gateway: `python -m benchmarks.gateway_load --faults-every-s 20`.
+"""Loads on the gateway: `python -m benchmarks.gateway_load overhead|soak`.
 
-Starts simulated servers and `inframind serve` as processes of their own, on one machine.
+Both start simulated servers and `inframind serve` as processes of their own. One machine for all of
+them: what a client measures includes that they compete for its cores.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Annotated, Final
 
 import aiohttp
 import numpy as np
+import psutil
 import typer
 import yaml
 
@@ -34,6 +36,8 @@ QUESTION: Final = [{"role": "user", "content": "What is six times seven? " * 20}
 PATIENCE_S: Final = 1200.0  # of a client, in the servers' seconds: longer than any budget
 FAULTS: Final = ("kill", "hang", "sleep", "garbage", "error")
 BROKEN_S: Final = 6.0  # length of a fault
+
+app = typer.Typer(help=__doc__, no_args_is_help=True)
 
 
 async def send(
@@ -92,9 +96,30 @@ async def break_servers(servers: Sequence[str], every_s: float) -> None:
                     await fetch(session, server, "/wake_up", method="POST")
 
 
+async def first_tokens(url: str, model: str, streams: int, count: int) -> list[float]:
+    """Return seconds to the first token of `count` streams, `streams` of them at a time."""
+    body = {"model": model, "messages": QUESTION, "stream": True, "max_tokens": 20}
+    left, found = iter(range(count)), list[float]()
+    async with open_session(None) as session:
+
+        async def one(k: int) -> None:
+            await asyncio.sleep(k / streams)
+            for _ in left:
+                began_s, first_s = time.perf_counter(), 0.0
+                async with session.post(f"{url}/v1/chat/completions", json=body) as response:
+                    response.raise_for_status()
+                    async for line in response.content:
+                        if not first_s and b'"content"' in line and b'"content":""' not in line:
+                            first_s = time.perf_counter() - began_s
+                found.append(first_s)
+
+        await asyncio.gather(*map(one, range(streams)))
+    return found
+
+
 @contextlib.contextmanager
-def serving(policy: str, speed: float = 1.0) -> Iterator[tuple[list[str], str]]:
-    """Simulated servers and a gateway: addresses of the servers, and the gateway's."""
+def serving(policy: str, speed: float = 1.0) -> Iterator[tuple[list[str], str, psutil.Process]]:
+    """Simulated servers and a gateway: addresses of the servers, the gateway's and its process."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     settings = {"port": port, "pool": POOL, "policy": policy, "workload": WORKLOAD, "speed": speed}
@@ -115,7 +140,7 @@ def serving(policy: str, speed: float = 1.0) -> Iterator[tuple[list[str], str]]:
                 else:
                     raise SystemExit("inframind serve has ended; its error is above")
                 servers = [f"http://127.0.0.1:{model.port}" for model in load_pool(POOL).models]
-                yield servers, url
+                yield servers, url, psutil.Process(started.pid)
             finally:
                 started.terminate()
                 started.wait(90)
@@ -123,6 +148,7 @@ def serving(policy: str, speed: float = 1.0) -> Iterator[tuple[list[str], str]]:
             run([*INFRAMIND, "pool", "down", *on], check=True, stdout=DEVNULL)
 
 
+@app.command()
 def soak(
     per_min: Annotated[float, typer.Option(help="Of the servers' minutes.")] = 400.0,
     minutes: Annotated[float, typer.Option(help="Of the servers.")] = 30.0,
@@ -136,12 +162,35 @@ def soak(
 
     A broken server is killed, hangs, sleeps, answers nonsense or 503.
     """
-    with serving(policy, speed) as (servers, url):
+    with serving(policy, speed) as (servers, url, _):
         faults = break_servers(servers, faults_every_s)
         found = asyncio.run(send(url, per_min / 60, int(per_min * minutes), faults, speed))
     shown = (f"{name} {found[name]}" for name in ("in time", "late", "failed", "lost", "twice"))
     typer.echo(f"{policy}: of {found.total()} requests {', '.join(shown)}")
 
 
+@app.command()
+def overhead(
+    count: Annotated[int, typer.Option(help="Streams for each of 1, 50, 200.")] = 300,
+) -> None:
+    """Time to the first token directly and through the gateway, at 1, 50 and 200 open streams."""
+    with serving("least_loaded") as (servers, url, process):
+        fastest = load_pool(POOL).models[-1].name
+        ways = {
+            "direct": (servers[-1], fastest),
+            "gateway, model's name": (url, fastest),
+            "gateway, inframind/auto": (url, "inframind/auto"),
+        }
+        typer.echo("open  way                      first token, ms: p50      p99    CPU ms/request")
+        for streams in (1, 50, 200):
+            number = min(count, 20 * streams)
+            for way, where in ways.items():
+                before_s = sum(process.cpu_times()[:2])
+                first_s = asyncio.run(first_tokens(*where, streams, number))
+                cpu_ms = 1e3 * (sum(process.cpu_times()[:2]) - before_s) / number
+                p50, p99 = 1e3 * np.percentile(first_s, [50, 99])
+                typer.echo(f"{streams:4d}  {way:32s} {p50:8.1f} {p99:8.1f} {cpu_ms:17.1f}")
+
+
 if __name__ == "__main__":
-    typer.run(soak)
+    app()

@@ -1,4 +1,4 @@
-"""Soak of the gateway: what is counted of their requests, and faults of servers."""
+"""Loads on the gateway: what is counted of their requests, and faults of servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("httptools")
 
 from benchmarks import gateway_load
-from benchmarks.gateway_load import break_servers, send
+from benchmarks.gateway_load import break_servers, first_tokens, send
 from inframind_gym.live import client
 from tests.live.gateway.rig import running
 from tests.live.simulated.play import served, tiny_pool
@@ -27,6 +27,8 @@ BREAKS_OFF = Answer("4 and 2", each_s=0.1, error_after=2)
 def test_requests_end_once(answer: Answer, outcomes: dict[str, int], tmp_path: Path) -> None:
     with running(tmp_path, lambda request, number: answer, admission="best_effort") as rig:
         assert asyncio.run(send(rig.url, 50.0, 20, break_servers([], 0.0))) == outcomes
+        took_s = asyncio.run(first_tokens(rig.url, "inframind/auto", 2, 6))
+    assert len(took_s) == 6 and min(took_s) > 0.0
 
 
 def test_servers_break_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
