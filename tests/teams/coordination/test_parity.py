@@ -13,28 +13,19 @@ from gymnasium.utils import seeding
 from inframind_gym.envs.coordination import CoordinationConfig, CoordinationSimulation, observe
 from inframind_gym.envs.core import checked_arguments
 from inframind_gym.policies import resolve_policy
-from inframind_gym.teams.coordination import rules
+from inframind_gym.teams.coordination import rules, settings
 from inframind_gym.teams.coordination.agents import AGENT_OF, Work
 from inframind_gym.teams.coordination.app import MultiAgentCoordinator, Session
 from inframind_gym.teams.coordination.retrieval import RRF, Corpus
 from inframind_gym.teams.coordination.rules import FAILURES, CoordinationState, Outcome
-from inframind_gym.teams.coordination.settings import (
-    AGENTS,
-    COMPLEXITIES,
-    ISSUES,
-    SEVERITIES,
-    STRATEGIES,
-    Document,
-    QuerySettings,
-    load_settings,
-)
+from inframind_gym.teams.coordination.settings import Document, QuerySettings
 from inframind_gym.teams.coordination.simulate import SCENARIOS, Pinned, SimulatedQuestion
 from inframind_gym.teams.llm import LLMError, LLMRequest, LLMResponse
 from inframind_gym.teams.state import key_of
 from tests.teams.coordination.runs import answer_of
 from tests.teams.token_budget.runs import Log
 
-SETTINGS = load_settings()
+SETTINGS = settings.load_settings()
 ROW = np.zeros(1, np.int64)
 QUERY = "the whole question"
 TEXT = "x" * 4 * SETTINGS.tokens.passage
@@ -80,7 +71,7 @@ class DrawnTeam:
         question = str(request.context.get("question", ""))
         failed = question in self._failing
         if agent != "retrieval":
-            who = ("", *AGENTS)[1 + int(drawn.failed[0])]
+            who = ("", *settings.AGENTS)[1 + int(drawn.failed[0])]
             failed = AGENT_OF.get(agent, agent) == who
             failed &= not (agent == "draft" and drawn.drafted[0])
         if failed and FAILURES[int(drawn.failure[0])] == "timeout":
@@ -98,16 +89,18 @@ class DrawnTeam:
 
     def _text(self, agent: str, question: str) -> str:
         drawn = self.outcome
-        types = [kind for i, kind in enumerate(ISSUES) for _ in range(int(drawn.issues[0, i]))]
-        grades = [SEVERITIES[max(int(drawn.severity[0]) - 1, 0)], *["low"] * 20]  # the worst first
+        counts = zip(settings.ISSUES, drawn.issues[0].tolist(), strict=True)
+        types = [kind for kind, count in counts for _ in range(count)]
+        worst = settings.SEVERITIES[max(int(drawn.severity[0]) - 1, 0)]
+        grades = [worst, *["low"] * 20]
         issues = [
             {"type": kind, "severity": grade, "description": "drawn"}
             for kind, grade in zip(types, grades, strict=False)
         ]
         made: dict[str, Any] = {
             "router": {
-                "strategy": STRATEGIES[int(drawn.strategy[0])],
-                "complexity": COMPLEXITIES[int(drawn.complexity[0])],
+                "strategy": settings.STRATEGIES[int(drawn.strategy[0])],
+                "complexity": settings.COMPLEXITIES[int(drawn.complexity[0])],
                 "needs_planning": bool(drawn.needs_planning[0]),
                 "confidence": float(drawn.confidence[0]),
             },
