@@ -1,10 +1,10 @@
-"""The two shells around every simulation: `Env` for one environment, `VectorEnv` for a batch.
+"""`Env` and `VectorEnv`, the two Gymnasium interfaces to a `Simulation`.
 
-A family of environments is a `Simulation`, a batch of E environments with the same settings, and a
+A family of environments is a `Simulation` (a batch of E environments with the same settings) and a
 pydantic model of its arguments. Its single environment is a batch of one:
 
     class PlacementEnv(Env):
-        arguments = PlacementConfig  # whose fields are the constructor's signature
+        arguments = PlacementConfig  # its fields are the constructor's arguments
         simulate = PlacementSimulation
 
     class PlacementVectorEnv(VectorEnv):
@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from inspect import Parameter, Signature
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import gymnasium as gym
@@ -46,27 +47,27 @@ Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 Places = dict[str, Ints]
 Rngs = Sequence[np.random.Generator]
-Parameters = dict[str, tuple[Any, Any]]  # default and type by name
-Seeds = int | Sequence[int | None] | None  # of environment 0, or one an environment
+Parameters = dict[str, tuple[Any, Any]]  # name -> (default, type)
+Seeds = int | Sequence[int | None] | None  # of environment 0, or one for each environment
 # Observations, rewards, terminations, truncations and infos of a step.
 BatchStep = tuple[Any, Floats, Bools, Bools, dict[str, Any]]
 
 MOST_ENVS: Final = 65_536
 RENDER_MODES: Final = ("ansi", "rgb_array")
-DECISIONS_SHOWN: Final = 12  # by a picture
+DECISIONS_SHOWN: Final = 12  # in a picture
 
 
 class ObservationForm:
-    """The form in which an environment shows its observations: a Box, or a Dict of its numbers.
+    """Form of an environment's observations: one Box, or a Dict of parts of it.
 
     Args:
-        flat: the Box of all numbers, (d,).
-        places: of each entry of a Dict the places of its numbers in the Box, in the entry's shape;
-            None: the Box itself is shown.
+        flat: Box of all numbers, (d,).
+        places: for each entry of the Dict, the indices of its numbers in the Box, in the entry's
+            shape; None: observations are the Box itself.
 
     Attributes:
-        space: of the observations.
-        width: numbers of one observation in the Box.
+        space: observation space of one environment.
+        width: d.
     """
 
     def __init__(self, flat: spaces.Box, places: Places | None = None) -> None:
@@ -92,18 +93,18 @@ class Simulation(ABC):
 
     Args:
         num_envs: E.
-        form: in which one environment shows its observations.
-        action_space: of one environment.
+        form: form of one environment's observations.
+        action_space: action space of one environment.
 
     Attributes:
         config: the checked arguments.
         highs: (a,) number of choices of each part of an action; empty for a Box.
-        has_mask: whether some actions can be closed.
-        split: of the tasks that are played, where they have splits.
-        rewards, costs: (E,) of the last step, 0 where there was none.
-        terminated, truncated: (E,) whose episodes are over.
-        term_names: of the terms that the reward is the sum of; empty: it has none.
-        terms: (E, n) of the last step's reward, in the order of `term_names`.
+        has_mask: True if `info` holds an action mask.
+        split: split that the tasks are drawn from; None where they have no splits.
+        rewards, costs: (E,) of the last step; 0 in environments that did not step.
+        terminated, truncated: (E,) True where the episode has ended.
+        term_names: names of the n terms whose sum is the reward; empty: it has none.
+        terms: (E, n) terms of the last step's reward, in the order of `term_names`.
     """
 
     config: Any
@@ -117,16 +118,16 @@ class Simulation(ABC):
         self.num_envs, self.form, self.action_space = num_envs, form, action_space
         choices = getattr(action_space, "nvec", getattr(action_space, "n", ()))
         self.highs: Ints = np.atleast_1d(np.asarray(choices, np.int64))
-        ends = np.cumsum(self.highs).tolist()
-        has_parts = isinstance(action_space, spaces.MultiDiscrete)
-        self._parts = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)] * has_parts
+        ends = [0, *np.cumsum(self.highs).tolist()]
+        is_multi = isinstance(action_space, spaces.MultiDiscrete)
+        self._parts = [slice(a, b) for a, b in pairwise(ends)] if is_multi else []  # of a mask
         self.rewards, self.costs = np.zeros(num_envs), np.zeros(num_envs)
         self.terminated = np.zeros(num_envs, np.bool_)
         self.truncated = np.zeros(num_envs, np.bool_)
         self.terms = np.zeros((num_envs, len(self.term_names)))
 
     def observations(self) -> Float32s:
-        """Return a fresh array (E, d)."""
+        """Return a new array for observations, (E, d), not initialised."""
         return np.empty((self.num_envs, self.form.width), np.float32)
 
     # Episodes
@@ -140,7 +141,7 @@ class Simulation(ABC):
         check_options(options, ())
 
     def seeded(self) -> None:
-        """Note that the next `reset` follows a seed: whatever was learned is to be forgotten."""
+        """Forget what was learned: the next `reset` has a seed."""
         return
 
     @abstractmethod
@@ -149,9 +150,9 @@ class Simulation(ABC):
 
         Args:
             rows: (k,) environments.
-            rngs: k sources of randomness, one an environment.
+            rngs: k sources of randomness, one for each of `rows`.
             observations: (E, d), written at `rows`.
-            first: False for episodes that follow others, without a seed or options.
+            first: False where the episodes follow others and neither seed nor options were given.
         """
 
     def checked(self, actions: Any) -> NDArray[Any]:
@@ -174,14 +175,14 @@ class Simulation(ABC):
         """
 
     def over(self) -> Bools:
-        """Return (E,) whose episodes are over."""
+        """Return True where an episode is over, (E,)."""
         return self.terminated | self.truncated
 
     # Results, and information for policies
 
     @property
     def mask(self) -> Bools:
-        """Actions that are open, (E, n): all parts of an action one after the other."""
+        """Actions that are open, (E, n); the parts of a MultiDiscrete follow one another."""
         return np.ones((self.num_envs, int(self.highs.sum())), np.bool_)
 
     def mask_of(self, row: int) -> Bools:
@@ -190,12 +191,12 @@ class Simulation(ABC):
         return mask
 
     def sample_mask(self, mask: Bools) -> Any:
-        """Return a mask (n,) as `action_space.sample` takes it: int8, a tuple of MultiDiscrete."""
+        """Return a mask (n,) as `action_space.sample` takes it: int8, for MultiDiscrete a tuple."""
         numbers = mask.astype(np.int8)
         return tuple([numbers[part] for part in self._parts]) if self._parts else numbers
 
     def sample_mask_of(self, row: int) -> Any:
-        """Return the mask of an environment as `action_space.sample` takes it, new."""
+        """Return a new mask of an environment, as `action_space.sample` takes it."""
         return self.sample_mask(self.mask_of(row))
 
     def sample_masks(self) -> tuple[Any, ...]:
@@ -203,11 +204,11 @@ class Simulation(ABC):
         return tuple(map(self.sample_mask, self.mask) if self._parts else self.mask.astype(np.int8))
 
     def infos(self) -> dict[str, Any]:
-        """Return what the infos of a batch tell of the last step: (E, …) arrays by name."""
+        """Return the infos of a batch's step besides cost, terms and mask: (E, …) arrays."""
         return {}
 
     def reset_info(self) -> dict[str, Any]:
-        """Return what the info of a reset tells of environment 0 besides cost and mask."""
+        """Return a new dict: the info of a reset of environment 0 besides cost and mask."""
         return {}
 
     @abstractmethod
@@ -216,11 +217,11 @@ class Simulation(ABC):
 
     @abstractmethod
     def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
-        """Return what episodes that are over have come to, (k,) each.
+        """Return the results of episodes that are over, by name, (k,) each.
 
         Args:
             rows: (k,) environments.
-            rewards, costs: (k,) their sums.
+            rewards, costs: (k,) sums over their episodes.
         """
 
     @abstractmethod
@@ -240,31 +241,31 @@ class Simulation(ABC):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give up what the simulation holds."""
+        """Release the simulation's resources."""
         return
 
 
 def checked_arguments(model: type[BaseModel], arguments: Mapping[str, Any]) -> Any:
-    """Return arguments as a model of them; `ConfigError` says what is possible."""
+    """Return arguments as an instance of `model`; `ConfigError` says what is possible."""
     return validate(dict(arguments), model, source="environment")
 
 
 def _signature(model: type[BaseModel], first: Parameters, last: Parameters) -> Signature:
-    """Return the fields of a model, between others by default and type, as a signature."""
+    """Return a keyword-only signature: `first`, the fields of the model, `last`."""
     fields: Parameters = {
         name: (field.get_default(call_default_factory=True), without_checks(field.annotation))
         for name, field in model.model_fields.items()
     }
     return Signature(
         [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for name, (default, kind) in (first | fields | last).items()
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (default, annotation) in (first | fields | last).items()
         ]
     )
 
 
 class Env(gym.Env[Any, Any]):
-    """One environment: a batch of one behind Gymnasium's interface.
+    """Single environment: a batch of one behind Gymnasium's interface.
 
     Args:
         render_mode: None, "ansi" (tables) or "rgb_array" (a picture, (540, 960, 3) uint8);
@@ -275,13 +276,13 @@ class Env(gym.Env[Any, Any]):
         ConfigError: an argument is unknown or has an impossible value; says what is possible.
     """
 
-    # "human" is shown by Gymnasium's wrapper; without pygame it comes here, to name our extra.
+    # Gymnasium's wrapper shows "human"; without pygame it comes here, whose error names our extra.
     metadata: dict[str, Any] = {  # noqa: RUF012
         "render_modes": [*RENDER_MODES, *([] if find_spec("pygame") else ["human"])],
         "render_fps": 4,
     }
     arguments: ClassVar[type[BaseModel]]
-    simulate: ClassVar[Callable[..., Simulation]]  # of arguments, num_envs and num_threads
+    simulate: ClassVar[Callable[..., Simulation]]  # called with config, num_envs, num_threads
     simulation: Any
 
     def __init_subclass__(cls) -> None:
@@ -295,7 +296,7 @@ class Env(gym.Env[Any, Any]):
     def simulation_of(
         cls, arguments: Mapping[str, Any], num_envs: int, num_threads: int = 1
     ) -> Any:
-        """Make the simulation of E environments from their arguments, which are checked."""
+        """Check the arguments and make the simulation of E environments."""
         config = checked_arguments(cls.arguments, arguments)
         return cls.simulate(config, num_envs, num_threads=num_threads)
 
@@ -310,8 +311,8 @@ class Env(gym.Env[Any, Any]):
         self.config = self.simulation.config
         self.observation_space = self.simulation.form.space
         self.action_space = self.simulation.action_space
-        self._row = np.zeros(1, np.int64)
-        # Written again by every step: whoever is shown them gets a copy.
+        self._row = np.zeros(1, np.int64)  # the only one
+        # Every step writes to it: callers get copies.
         self._observations = self.simulation.observations()
         self._started = self._running = False
         self._episode_cost = self._episode_reward = 0.0
@@ -335,7 +336,7 @@ class Env(gym.Env[Any, Any]):
         self._started = self._running = True
         self._episode_cost = self._episode_reward = 0.0
         self._decisions.clear()
-        return self._shown(simulation.reset_info(), 0.0)
+        return self._outputs(simulation.reset_info(), 0.0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out a decision and let time run to the next one.
@@ -355,18 +356,20 @@ class Env(gym.Env[Any, Any]):
         self._episode_cost += cost
         self._episode_reward += reward
         terminated, truncated = simulation.terminated.item(), simulation.truncated.item()
-        observation, info = self._shown(simulation.info(), cost)
+        observation, info = self._outputs(simulation.info(), cost)
         if simulation.term_names:
             terms = simulation.terms[0].tolist()
             info["rewards"] = dict(zip(simulation.term_names, terms, strict=True))
         if terminated or truncated:
             self._running = False
-            sums = {"episode_reward": self._episode_reward, "episode_cost": self._episode_cost}
-            summaries = simulation.summaries(self._row, *(np.array([s]) for s in sums.values()))
-            info |= sums | {name: values[0].item() for name, values in summaries.items()}
+            sums = self._episode_reward, self._episode_cost
+            summaries = simulation.summaries(self._row, np.array(sums[:1]), np.array(sums[1:]))
+            info["episode_reward"], info["episode_cost"] = sums
+            info |= {name: values[0].item() for name, values in summaries.items()}
         return observation, reward, terminated, truncated, info
 
-    def _shown(self, info: dict[str, Any], cost: float) -> tuple[Any, dict[str, Any]]:
+    def _outputs(self, info: dict[str, Any], cost: float) -> tuple[Any, dict[str, Any]]:
+        """Return the present observation, and `info` with cost and mask."""
         info["cost"] = cost
         if self.simulation.has_mask:
             info["action_mask"] = self.simulation.sample_mask_of(0)
@@ -391,7 +394,7 @@ class Env(gym.Env[Any, Any]):
         return cast("Frame", self.simulation.frame())
 
     def close(self) -> None:
-        """Give up what the simulation holds."""
+        """Release the simulation's resources."""
         self.simulation.close()
         self._started = self._running = False
         super().close()
@@ -414,15 +417,15 @@ class Env(gym.Env[Any, Any]):
 class VectorEnv(_VectorEnv):
     """E environments that step together; row i does what a single environment of its seed does.
 
-    The observation where an episode ends is the first of the next one (`AutoresetMode.SAME_STEP`);
-    `infos["final_obs"]` and `infos["final_info"]` tell how it ended. The rewards, costs and records
-    of a row are always those of the step that was taken.
+    Where an episode ends, the next one begins in the same step (`AutoresetMode.SAME_STEP`): the
+    observation is the next episode's first, `infos["final_obs"]` and `infos["final_info"]` are the
+    old one's last; rewards, costs and records are always those of the step that was taken.
     `infos["action_mask"]` has the form of `action_space.sample(mask=…)`.
 
     Args:
         num_envs: E.
-        num_threads: threads that share the rows of compiled environments, with the same results.
-        **arguments: of the single environments.
+        num_threads: threads that share the rows of compiled environments; results do not change.
+        **arguments: arguments of the single environment.
 
     Raises:
         ConfigError: an argument is unknown or has an impossible value; says what is possible.
@@ -436,9 +439,9 @@ class VectorEnv(_VectorEnv):
         """Show the arguments in the signature."""
         super().__init_subclass__()
         if "single" in vars(cls):
-            of_batch: Parameters = {"num_envs": (1, "int"), "num_threads": (1, "int")}
+            batch: Parameters = {"num_envs": (1, "int"), "num_threads": (1, "int")}
             arguments = cls.single.arguments
-            cls.__signature__ = _signature(arguments, of_batch, {})  # type: ignore[attr-defined]
+            cls.__signature__ = _signature(arguments, batch, {})  # type: ignore[attr-defined]
 
     def __init__(
         self, num_envs: int = 1, *, num_threads: int = 1, render_mode: None = None, **arguments: Any
@@ -456,13 +459,13 @@ class VectorEnv(_VectorEnv):
         simulation = self.single.simulation_of(arguments, self.num_envs, self.num_threads)
         self.simulation, self.config = simulation, simulation.config
         self.single_observation_space = simulation.form.space
-        self.single_action_space = choices = simulation.action_space
+        self.single_action_space = single = simulation.action_space
         self.observation_space = batch_space(simulation.form.space, self.num_envs)
-        self.action_space = batch_space(choices, self.num_envs)
-        if isinstance(choices, spaces.MultiDiscrete):
+        self.action_space = batch_space(single, self.num_envs)
+        if isinstance(single, spaces.MultiDiscrete):
             # Not Gymnasium's Box of integers, which samples without masks.
-            self.action_space = spaces.MultiDiscrete(np.tile(choices.nvec, (self.num_envs, 1)))
-        self._generators: list[np.random.Generator] = []  # none before the first reset
+            self.action_space = spaces.MultiDiscrete(np.tile(single.nvec, (self.num_envs, 1)))
+        self._generators: list[np.random.Generator] = []  # empty before the first reset
         self._episode_costs, self._episode_rewards = np.zeros(num_envs), np.zeros(num_envs)
         self._every_row = np.arange(num_envs)
 
@@ -472,8 +475,8 @@ class VectorEnv(_VectorEnv):
         """Begin an episode everywhere.
 
         Args:
-            seed: of environment 0 (environment i takes seed + i), or one an environment.
-            options: those of the single environment.
+            seed: of environment 0 (environment i takes seed + i), or one for each environment.
+            options: options of the single environment.
 
         Raises:
             ConfigError: an option is wrong, or the number of seeds.
@@ -489,7 +492,7 @@ class VectorEnv(_VectorEnv):
         infos: dict[str, Any] = {"cost": np.zeros(self.num_envs)}
         if self.simulation.split is not None:
             infos["split"] = np.full(self.num_envs, self.simulation.split)
-        return self.simulation.form.of(observations), self._everywhere(infos)
+        return self.simulation.form.of(observations), self._batch_infos(infos)
 
     def step(self, actions: Any) -> BatchStep:
         """Carry out one action in every environment.
@@ -506,47 +509,46 @@ class VectorEnv(_VectorEnv):
         simulation.step(self._every_row, checked, observations)
         rewards, costs = simulation.rewards.copy(), simulation.costs.copy()
         terminated, truncated = simulation.terminated.copy(), simulation.truncated.copy()
-        infos: dict[str, Any] = {}
-        of_step = {"cost": costs, **simulation.infos()}
+        infos = {"cost": costs, **simulation.infos()}
         if simulation.term_names:
             terms = dict(zip(simulation.term_names, simulation.terms.T.copy(), strict=True))
-            every = {f"_{name}": np.ones(self.num_envs, np.bool_) for name in terms}
-            of_step["rewards"] = terms | every
+            present = {f"_{name}": np.ones(self.num_envs, np.bool_) for name in terms}
+            infos["rewards"] = terms | present
         self._episode_costs += costs
         self._episode_rewards += rewards
         over = terminated | truncated
-        rows = over.nonzero()[0]
+        rows, final = over.nonzero()[0], dict[str, Any]()
         if len(rows):
             final_obs = np.empty(self.num_envs, object)
             for row in rows.tolist():
                 final_obs[row] = simulation.form.of(observations[row].copy())
-            infos |= {"final_obs": final_obs, "_final_obs": over}
-            infos |= {"final_info": self._final_info(rows, costs), "_final_info": over.copy()}
+            final = {"final_obs": final_obs, "_final_obs": over}
+            final |= {"final_info": self._final_info(rows, costs), "_final_info": over.copy()}
             rngs = [self._generators[row] for row in rows.tolist()]
             simulation.reset(rows, rngs, observations, first=False)
-        infos = self._everywhere(of_step) | infos
+        infos = self._batch_infos(infos) | final
         return simulation.form.of(observations), rewards, terminated, truncated, infos
 
-    def _everywhere(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Return infos with action masks, and for each name a mask that is true in every row."""
+    def _batch_infos(self, infos: dict[str, Any]) -> dict[str, Any]:
+        """Add action masks, and for each name `_name`: True in every row, as all rows have it."""
         if self.simulation.has_mask:
             infos["action_mask"] = self.simulation.sample_masks()
         return infos | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in infos}
 
     def _final_info(self, rows: Ints, costs: Floats) -> dict[str, NDArray[Any]]:
-        """Return the infos of the episodes that are over, whose sums begin again."""
+        """Return the last infos of the episodes of `rows`, which are over; reset their sums."""
         over = self.simulation.over()
         rewards, sums = self._episode_rewards[rows], self._episode_costs[rows]
         self._episode_rewards[rows] = self._episode_costs[rows] = 0.0
         values = {"cost": costs[rows], "episode_cost": sums, "episode_reward": rewards}
         final: dict[str, NDArray[Any]] = {}
-        for name, of_rows in (values | self.simulation.summaries(rows, rewards, sums)).items():
-            final[name] = np.zeros(self.num_envs, of_rows.dtype)
-            final[name][rows] = of_rows
+        for name, results in (values | self.simulation.summaries(rows, rewards, sums)).items():
+            final[name] = np.zeros(self.num_envs, results.dtype)
+            final[name][rows] = results
         return final | {f"_{name}": over.copy() for name in final}
 
     def close_extras(self, **_: Any) -> None:
-        """Give up what the simulation holds."""
+        """Release the simulation's resources."""
         self.simulation.close()
 
     # Information for policies
@@ -565,10 +567,10 @@ class VectorEnv(_VectorEnv):
 
 
 def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
-    """Return the seed of every row of a batch: row i takes seed + i, or its own of a list.
+    """Return the seed of each row of a batch: seed + i for row i, or the i-th of a list.
 
     Raises:
-        ConfigError: no integer and no list of them, or a list of the wrong length.
+        ConfigError: neither an integer nor a list of them, or a list of the wrong length.
     """
     if seed is None:
         return [None] * num_envs
@@ -582,15 +584,13 @@ def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
 
 
 def check_actions(actions: Any, highs: Ints, num_envs: int, out: Ints | None = None) -> Ints:
-    """Return actions as an array (num_envs, a), every number in its range.
-
-    It is contiguous and writable, as compiled code takes it.
+    """Return actions as a contiguous, writable array (num_envs, a), every number in its range.
 
     Args:
-        actions: one action an environment, in any form that NumPy takes.
+        actions: one action for each environment, in any form that NumPy takes.
         highs: (a,) int64 number of choices of each part.
-        num_envs: how many are expected.
-        out: (num_envs, a), written and returned; None: a new array is.
+        num_envs: number of actions that are expected.
+        out: array (num_envs, a) to write and return; None: a new one.
 
     Raises:
         ActionError: a wrong shape, a number that is not an integer, or one out of range.
@@ -614,7 +614,7 @@ def check_actions(actions: Any, highs: Ints, num_envs: int, out: Ints | None = N
     array = array.reshape(num_envs, parts)
     checked = np.empty((num_envs, parts), np.int64) if out is None else out
     np.copyto(checked, array, casting="same_kind")
-    # What is negative is large.
+    # As unsigned numbers, negative ones are large.
     if np.count_nonzero(checked.view(np.uint64) >= highs.view(np.uint64)):
         env, part = np.argwhere((array < 0) | (array >= highs))[0].tolist()
         where = f" of environment {env}" if num_envs > 1 else ""
