@@ -18,7 +18,7 @@ from inframind_gym.teams.assignment.rules import AGENTS, NUM_ACTIONS, PROVIDERS,
 from inframind_gym.teams.state import Bools, Column, Columns, Floats, Ints, Rows, keys_of
 
 MOST_TASKS: Final = 1_000_000
-EMPTY: Final = -1  # place of the window
+EMPTY: Final = -1  # in place of an agent in the window
 STREAM_ARRIVAL: Final = 210
 # Sums over the tasks that ended in a step, in `info`; the first four are also summed over episodes.
 REPORTED: Final = ("raw_reward", "load_penalty", "quality", "latency_s", "wait_s", "tokens")
@@ -38,7 +38,7 @@ class AssignmentConfig(StrictModel):
     arrival_rate_per_min: Annotated[float, within(0.001, 1e6)] = 240.0
 
     @model_validator(mode="after")
-    def _forms(self) -> AssignmentConfig:
+    def _check_episode(self) -> AssignmentConfig:
         if self.episode == "request" and self.load == "queue":
             raise ValueError(
                 "episode 'request' ends with its task, which load 'queue' answers later; use load "
@@ -53,7 +53,7 @@ class AssignmentConfig(StrictModel):
 
 
 class AssignmentSpec(NamedTuple):
-    """Facts of a run; the constants that it draws from are not among them."""
+    """Facts of a run; the constants of its random draws are not among them."""
 
     config: AssignmentConfig
     slots: NDArray[np.int64]  # (8,) calls that the server of an action runs at once
@@ -117,7 +117,7 @@ class StateForm(ObservationForm):
 
 _TYPES: Final = np.eye(len(TASK_TYPES), dtype=np.float32)
 _STATES: Final = np.eye(len(rules.LOAD_STATES), dtype=np.float32)
-# By the decisions that wait, an `AssignmentContext`.
+# Functions of the decisions that wait, an `AssignmentContext`; see `Columns`.
 _COLUMNS: Final[dict[str, Column]] = {
     "task_type": (4, 0, 1, lambda context: _TYPES[context.task_type]),
     "load_state": (5, 0, 1, lambda context: _STATES[context.load_state]),
@@ -165,10 +165,9 @@ class AssignmentSimulation(Simulation):
             form = StateForm()
         super().__init__(num_envs, form, spaces.Discrete(NUM_ACTIONS))
         self.config, self.team = config, simulate.team(config.team)
-        queues = config.queues
-        self.servers = simulate.AgentServers(num_envs, config.num_tasks) if queues else None
-        # What is known of tasks from their assignment until they end, (E, num_tasks) each.
-        self._open: dict[str, NDArray[Any]] = {}
+        self.servers = simulate.AgentServers(num_envs, config.num_tasks) if config.queues else None
+        # Columns of `Completed` that are known at the assignment, (E, num_tasks) each; with queues.
+        self._assigned: dict[str, NDArray[Any]] = {}
         self.key = np.zeros(num_envs, np.uint64)
         self.state = AssignmentContext(num_envs)
         self.imbalance = np.zeros(num_envs)
@@ -208,7 +207,7 @@ class AssignmentSimulation(Simulation):
         drawn = simulate.answer(self.team, keys, ordinals, tasks, actions, drifts_in)
         penalty = rules.load_penalty(self.state.counts[rows], agents)
         self._record(rows, agents)
-        known = {
+        columns = {
             "task_type": self.team.task_type[tasks],
             "complexity": self.team.complexity[tasks],
             "load_state": before,
@@ -219,13 +218,14 @@ class AssignmentSimulation(Simulation):
             "cost_usd": drawn.cost_usd,
             "tokens": drawn.input_tokens + drawn.output_tokens,
         }
-        ended = rows.copy(), ordinals, drawn.latency_s, np.zeros(len(rows))
+        row, ordinal = rows.copy(), ordinals  # of the tasks that end: without queues, all
+        latency_s, wait_s = drawn.latency_s, np.zeros(len(rows))
         if self.servers is not None:
             shape = self.num_envs, config.num_tasks
-            for name, values in known.items():
-                if name not in self._open:
-                    self._open[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
-                self._open[name][rows, ordinals] = values
+            for name, values in columns.items():
+                if name not in self._assigned:
+                    self._assigned[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
+                self._assigned[name][rows, ordinals] = values
             # Time runs to the next arrival; after the last one, until the last task has ended.
             u = uniform_array(keys, STREAM_ARRIVAL, ordinals)
             gap_s = -np.log(u) * 60.0 / config.arrival_rate_per_min
@@ -233,14 +233,14 @@ class AssignmentSimulation(Simulation):
             until_s = np.where(last, np.inf, self.servers.now_s[rows] + gap_s)
             tokens = drawn.input_tokens, drawn.output_tokens
             ended = self.servers.advance(rows, actions, ordinals, tokens, until_s)
-            known = {name: part[ended[0], ended[1]] for name, part in self._open.items()}
-            penalty = rules.waiting_penalty(ended[3])
-        row, ordinal, latency_s, wait_s = ended
-        raw = rules.raw_reward(known["scores"], known["cost_usd"], latency_s)
+            row, ordinal, latency_s, wait_s = ended
+            columns = {name: values[row, ordinal] for name, values in self._assigned.items()}
+            penalty = rules.waiting_penalty(wait_s)
+        raw = rules.raw_reward(columns["scores"], columns["cost_usd"], latency_s)
         self.last_completed = Completed(
             row=row,
             ordinal=ordinal,
-            **known,
+            **columns,
             raw_reward=raw,
             load_penalty=penalty,
             reward=rules.adjusted_reward(raw, penalty),
@@ -275,7 +275,7 @@ class AssignmentSimulation(Simulation):
         self.imbalance[rows] = rules.imbalance(counts)
 
     def _observe(self, rows: Ints, observations: Float32s) -> None:
-        """Write what is seen at the decisions of `rows` into `observations`, (E, d)."""
+        """Write the observations of `rows` into `observations`, (E, d)."""
         context = self.contexts(rows)
         if self.config.observation == "tabular":
             observations[rows] = rules.state_index(context.task_type, context.load_state)[:, None]
@@ -285,7 +285,7 @@ class AssignmentSimulation(Simulation):
     # Results
 
     def sum_of(self, values: NDArray[Any]) -> Floats:
-        """Add up numbers of the completed tasks by row, (E,)."""
+        """Return sums of a column (k,) of `last_completed` by row, (E,)."""
         weights = values.astype(np.float64)
         return np.asarray(np.bincount(self.last_completed.row, weights, minlength=self.num_envs))
 
@@ -305,14 +305,14 @@ class AssignmentSimulation(Simulation):
 
     def reset_info(self) -> dict[str, Any]:
         """Return the load."""
-        return _first(self._load())
+        return _first_row(self._load())
 
     def info(self) -> dict[str, Any]:
         """Return sums and mean scores of the tasks that ended in the last step, and the load."""
-        shown = _first(self.infos())
-        shown |= {name: float(shown[name]) for name in REPORTED}  # sums of nothing are integers
-        scores = self.last_completed.scores.sum(axis=0) / max(shown["completed"], 1)
-        return {**shown, "scores": scores}
+        info = _first_row(self.infos())
+        info |= {name: float(info[name]) for name in REPORTED}  # sums of nothing are integers
+        info["scores"] = self.last_completed.scores.sum(axis=0) / max(info["completed"], 1)
+        return info
 
     def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
         """Return means over the steps of episodes, (k,) each."""
@@ -335,13 +335,14 @@ class AssignmentSimulation(Simulation):
     def describe(self, action: NDArray[np.int64]) -> tuple[str, str]:
         """Return agent and provider, and the task."""
         task = self.team.settings.tasks[int(self.state.task[0])]
-        return _name(int(action)), f"{task.task_type}, complexity {task.complexity:g}"
+        return _action_name(int(action)), f"{task.task_type}, complexity {task.complexity:g}"
 
     def frame(self) -> Frame:
-        """Return a row an agent and the tasks that ended."""
+        """Return a table with a row for each agent, and one of the tasks that ended."""
         config, servers, row, done = self.config, self.servers, np.zeros(1, np.int64), []
-        hot, calls = int(self.state.load_state[0]) - 1, list[Bar]()
-        if servers is not None:  # of every action
+        hot = int(self.state.load_state[0]) - 1  # agent; -1: none
+        calls: list[Bar] = []  # by action; none without queues
+        if servers is not None:
             waiting = servers.waiting(row)[0]
             running = servers.in_flight(row)[0] - waiting
             for r, w, slots in zip(running, waiting, servers.slots, strict=True):
@@ -349,16 +350,15 @@ class AssignmentSimulation(Simulation):
         agents: list[tuple[Cell, ...]] = []
         for agent, share in enumerate(rules.utilization(self.state.counts[0]).tolist()):
             bar = Bar(share, f"{share:.1%}", BAD if agent == hot else RUNNING)
-            own = calls[agent * len(PROVIDERS) :][: len(PROVIDERS)]
-            agents.append((AGENTS[agent] + ": hot" * (agent == hot), bar, *own))
+            bars = calls[agent * len(PROVIDERS) :][: len(PROVIDERS)]
+            agents.append((AGENTS[agent] + ": hot" * (agent == hot), bar, *bars))
         window = " ".join("-" if a == EMPTY else AGENTS[a] for a in self.state.window[0])
         ended = self.last_completed
         for action, task_type, reward, lost in zip(
             ended.action, ended.task_type, ended.reward, ended.load_penalty, strict=True
         ):
-            done.append(
-                (_name(int(action)), TASK_TYPES[int(task_type)], f"{reward:.3f}", f"{lost:.3f}")
-            )
+            numbers = f"{reward:.3f}", f"{lost:.3f}"
+            done.append((_action_name(int(action)), TASK_TYPES[int(task_type)], *numbers))
         task = self.team.settings.tasks[int(self.state.task[0])]
         ordinal = f"task {int(self.state.ordinal[0])} of {config.num_tasks}"
         heads = ("share", *PROVIDERS) if calls else ("share",)
@@ -376,11 +376,11 @@ class AssignmentSimulation(Simulation):
         )
 
 
-def _first(infos: dict[str, Any]) -> dict[str, Any]:
-    return {name: part[0] if part.ndim > 1 else part[0].item() for name, part in infos.items()}
+def _first_row(infos: dict[str, Any]) -> dict[str, Any]:
+    return {name: rows[0] if rows.ndim > 1 else rows[0].item() for name, rows in infos.items()}
 
 
-def _name(action: int) -> str:
+def _action_name(action: int) -> str:
     return f"{AGENTS[rules.agent_of(action)]} on {PROVIDERS[rules.provider_of(action)]}"
 
 
@@ -415,7 +415,7 @@ class AssignmentEnv(Env):
     | `load_state` | 5 | one-hot |
     | `utilization` | 4 | share of the window |
     | `window` | 8 x 4 | one-hot, oldest first; a row of zeros is an empty place |
-    | `fill` | 1 | places of the window that are taken, over 8 |
+    | `fill` | 1 | assignments in the window, over 8 |
     | `complexity`, `priority` | 1, 1 | of the task |
     | `in_flight` | 8 | with queues: tasks in the server of each action, over 8, at most 5 |
 

@@ -39,8 +39,8 @@ class CoordinationConfig(StrictModel):
             ConfigError: there is no such team.
         """
         team, fields = constants.load_settings(self.team), constants.ServerSettings.model_fields
-        given = self.model_dump(include=set(fields), exclude_none=True)
-        server = team.server.model_copy(update=given)
+        changes = self.model_dump(include=set(fields), exclude_none=True)
+        server = team.server.model_copy(update=changes)
         return team.model_copy(update={"server": server})
 
 
@@ -50,12 +50,12 @@ _ONE_HOT: Final = np.vstack([np.eye(3), np.zeros(3)])  # the last row is that of
 
 
 def _deadline_ms(state: CoordinationState) -> Ints:
-    """Return the deadlines of the complexities that are known, (n,)."""
-    known = state.known_complexity(np.arange(state.num_rows))
-    return rules.deadline_ms(known, state.settings)
+    """Return the deadline in ms by each question's complexity as far as it is known, (n,)."""
+    complexity = state.known_complexity(np.arange(state.num_rows))
+    return rules.deadline_ms(complexity, state.settings)
 
 
-# In the order of the class's table.
+# Functions of a state of k rows, in the order of the class's table; see `Columns`.
 _COLUMNS: Final = Columns(
     {
         "hint": (3, 0, 1, lambda state: _ONE_HOT[state.hint]),
@@ -111,10 +111,10 @@ class CoordinationSimulation(Simulation):
 
     Attributes:
         settings: constants of the team.
-        scenario: facts of the questions that are given; None: questions are drawn.
-        question: what the agents do, and the truth.
-        state: what is done, and what is open.
-        action: (E,) what was carried out in the last step; FALLBACK where it was forced.
+        scenario: fixed facts of the next questions; None: they are drawn.
+        question: the simulated questions, which answer the agents' calls; latent.
+        state: progress, times and masks, as the supervisor sees them.
+        action: (E,) action carried out in the last step; FALLBACK where it was forced.
 
     Raises:
         ConfigError: there is no such team.
@@ -170,9 +170,9 @@ class CoordinationSimulation(Simulation):
         """Carry out decisions of `rows`; the actions are (E,) 0-14."""
         state, question = self.state, self.question
         began, tokens = state.elapsed_ms[rows], state.total_tokens[rows]
-        carried = state.decide(rows, actions[rows])
-        state.take(rows, carried, question.act(rows, carried, state))
-        self.action[rows] = carried
+        carried_out = state.decide(rows, actions[rows])
+        state.take(rows, carried_out, question.act(rows, carried_out, state))
+        self.action[rows] = carried_out
         forced = state.forced(rows)
         if len(forced):
             if self.config.fallback:
@@ -198,13 +198,13 @@ class CoordinationSimulation(Simulation):
         self.terminated = state.over.copy()
 
     def _scores(self, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return score and attribution of the answers that were given, (k,); else zeros."""
+        """Return score and attribution of the answers, (k,) each; 0 where there is none."""
         reason = self.state.reason[rows]
         score, attribution = self.question.scores(rows)
         answered = reason == ANSWERED
         fell_back = (reason >= rules.FELL_BACK) & (reason < rules.OVERFLOWED)
-        given = answered | (fell_back & (self.config.fallback | (reason == rules.FELL_BACK)))
-        return np.where(given, score, 0.0), np.where(answered, attribution, 0.0)
+        has_score = answered | (fell_back & (self.config.fallback | (reason == rules.FELL_BACK)))
+        return np.where(has_score, score, 0.0), np.where(answered, attribution, 0.0)
 
     # Results
 
@@ -221,11 +221,11 @@ class CoordinationSimulation(Simulation):
         }
 
     def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
-        """Return what episodes have come to, (k,) each.
+        """Return the results of episodes, (k,) each.
 
-        `success` is an answer without the fallback; `evidence` the share of the evidence that is
-        at hand, `plain_evidence` what it would be without a rewriting; `lied` and `caught` count
-        drafts with a hallucination, and those where a validation found it;
+        `success` is an answer without the fallback; `evidence` is the share of the evidence that
+        is at hand, `plain_evidence` what it would be without a rewriting; `lied` counts drafts with
+        a hallucination, `caught` those of them where a validation found it;
         `context_kept` is 0 where the exchange that the question refers to was trimmed,
         `exchange_used` 1 where the answer uses what it says; `trimmed_to_tokens` is the length of
         the conversation right after a trim, 0 without one.
@@ -274,15 +274,15 @@ class CoordinationSimulation(Simulation):
         return self.state.rows(rows)
 
     def policy_spec(self) -> constants.CoordinationSettings:
-        """Return the constants of the team, with which a policy is reset."""
+        """Return the facts of the run that a policy is reset with: the team's constants."""
         return self.settings
 
     def describe(self, action: Any) -> tuple[str, str]:
-        """Return what an agent is told to do, and when."""
+        """Return an action in words, and its time."""
         return rules.NAMES[int(action)], f"at {int(self.state.elapsed_ms[0]):,} ms"
 
     def frame(self) -> Frame:
-        """Return what the supervisor knows, and the deadlines."""
+        """Return a table of what the supervisor knows, and the deadlines."""
         state, limits = self.state, self.settings.limits
         complexity = constants.COMPLEXITIES[int(state.complexity[0])]
         routed = f"{complexity}, {constants.STRATEGIES[int(state.strategy[0])]}"

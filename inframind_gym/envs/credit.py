@@ -15,8 +15,8 @@ from inframind_gym.simulator.workflow.topology import MAX_NODES
 EARNED: Final = record(
     "i8: row",  # of the batch
     "i8: query",  # ordinal in the stream
-    "i8: node",  # of its workflow; -1: the plan
-    "i8: ago",  # steps of its row between the decision and this one
+    "i8: node",  # of its workflow, for which the decision was; -1: the plan
+    "i8: ago",  # steps of the row between the decision and the end of the query
     "f8: reward",  # of the query
     "f8: cost",  # of the query: latency / budget
     "i8: late",  # 1: it ended after its deadline
@@ -33,21 +33,21 @@ def earned_by(
     Args:
         rows: (n,) environments of the queries.
         records: (n,) COMPLETED.
-        ages: (n, MAX_NODES + 1) steps since each decision, the plan's last.
-        level: whose decisions are the agent's.
+        ages: (n, MAX_NODES + 1) steps since each node's decision, the plan's last.
+        level: level of the environment: routes, plans or both are the agent's.
         in_time: late queries earn nothing.
     """
     routes = np.arange(MAX_NODES) < records["num_nodes"][:, None]
     plans = np.full((len(rows), 1), level != "executor")
-    of, node = np.hstack([routes & (level != "planner"), plans]).nonzero()
-    record, is_plan = records[of], node == MAX_NODES
-    out = np.zeros(len(of), EARNED)
-    out["row"], out["query"], out["node"] = rows[of], record["query"], node
-    out["ago"], out["cost"] = ages[of, node], record["cost"]
+    query, node = np.hstack([routes & (level != "planner"), plans]).nonzero()
+    record, is_plan = records[query], node == MAX_NODES
+    out = np.zeros(len(query), EARNED)
+    out["row"], out["query"], out["node"] = rows[query], record["query"], node
+    out["ago"], out["cost"] = ages[query, node], record["cost"]
     out["late"] = late = record["latency_s"] > record["budget_s"]
     out["reward"] = record["solved"] * ~(late & in_time)
-    at = np.arange(len(of)), np.minimum(node, MAX_NODES - 1)
-    out["model"], out["seconds"] = record["model"][at], record["node_latency_s"][at]
+    of_node = np.arange(len(query)), np.minimum(node, MAX_NODES - 1)
+    out["model"], out["seconds"] = record["model"][of_node], record["node_latency_s"][of_node]
     out["node"][is_plan] = out["model"][is_plan] = -1
     out["seconds"][is_plan] = 0.0
     return out
@@ -56,21 +56,21 @@ def earned_by(
 def cost_vectors(costs: Floats, rows: Ints, records: NDArray[Any], models: int) -> Floats:
     """Return the costs of a step, (E, 2 + M).
 
-    They are latency / budget, queries that ended late, and the seconds that calls of the
-    ended queries have spent at each server, its queue included.
+    They are latency / budget, the number of queries that ended late, and the seconds that calls of
+    the ended queries have spent at each server, its queue included.
 
     Args:
-        costs: (E,) the first of them.
+        costs: (E,) latency / budget.
         rows: (n,) environments of the queries that ended.
         records: (n,) COMPLETED.
-        models: M.
+        models: M, number of servers.
     """
     out = np.zeros((len(costs), 2 + models))
     out[:, 0] = costs
     np.add.at(out[:, 1], rows, records["latency_s"] > records["budget_s"])
-    of, node = (records["model"] >= 0).nonzero()
-    seconds = records["node_latency_s"][of, node]
-    np.add.at(out, (rows[of], 2 + records["model"][of, node].astype(np.int64)), seconds)
+    query, node = (records["model"] >= 0).nonzero()
+    server = records["model"][query, node].astype(np.int64)
+    np.add.at(out, (rows[query], 2 + server), records["node_latency_s"][query, node])
     return out
 
 

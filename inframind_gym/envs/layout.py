@@ -74,9 +74,9 @@ class ObservationLayout:
     scope: Literal["call", "plan", "query"] = "call"
 
     def __post_init__(self) -> None:
-        """Leave the telemetry out where an observation has none of its own."""
-        bare = self.scope == "query" or self.embedding == "compact"
-        object.__setattr__(self, "system_features", () if bare else tuple(self.system_features))
+        """Set `system_features` to () where an observation holds no telemetry as polled."""
+        has_none = self.scope == "query" or self.embedding == "compact"
+        object.__setattr__(self, "system_features", () if has_none else tuple(self.system_features))
 
     @property
     def size(self) -> int:
@@ -89,7 +89,7 @@ class ObservationLayout:
 
     @property
     def written(self) -> ObservationLayout:
-        """Layout of what the loops write: of a "compact" observation what it is computed from."""
+        """Layout of what the loops write: for "compact", the numbers that it is computed from."""
         if self.embedding != "compact":
             return self
         return replace(self, embedding="index", system_features=COMPACT_SEEN)
@@ -101,7 +101,7 @@ class ObservationLayout:
 
     @property
     def role(self) -> slice:
-        """The role: its embedding ("full") or its index ("index"); empty beyond scope "call"."""
+        """The role: its embedding ("full") or its index ("index"); empty unless scope is "call"."""
         end = self.query.stop
         return slice(end, 2 * end if self.scope == "call" else end)
 
@@ -147,8 +147,8 @@ class ObservationLayout:
         """Return the space of observations.
 
         Args:
-            num_tasks: T, which query indices count.
-            max_queue: bound of the queue features.
+            num_tasks: T; query indices are 0..T - 1.
+            max_queue: upper bound of the queue features.
         """
         low, high = np.zeros(self.size, np.float32), np.ones(self.size, np.float32)
         low[self.query] = low[self.role] = -1.0
@@ -166,18 +166,18 @@ class ObservationLayout:
         return spaces.Box(low, high, dtype=np.float32)
 
     def places(self, width: int) -> dict[str, Ints]:
-        """Return the places of the entries of the Dict form in an observation of some width."""
-        every = np.arange(width)
-        places = {"query": every[self.query], "role": every[self.role]}
+        """Return the indices of each entry of the Dict form in an observation, (width,)."""
+        index = np.arange(width)
+        places = {"query": index[self.query], "role": index[self.role]}
         if self.scope != "query":
-            resource = every[self.resource]
+            resource = index[self.resource]
             places["budget"] = resource[:1]
             places["servers"] = resource[1:].reshape(-1, self.num_models).T
-            places["plan"] = every[self.size :]  # of level "joint": the flag of plans
-        return {name: at for name, at in places.items() if at.size}
+            places["plan"] = index[self.size :]  # at level "joint", the flag of plans
+        return {name: entry for name, entry in places.items() if entry.size}
 
     def query_index(self, observation: Float32s) -> Ints:
-        """Index of the query's task, shape (...). Only in "index" observations."""
+        """Return the index of the query's task, shape (...). Only in "index" observations."""
         if self.embedding != "index":
             raise ConfigError(
                 "the observation holds embeddings, not indices; make the environment with "
@@ -186,27 +186,27 @@ class ObservationLayout:
         return np.asarray(np.rint(observation[..., 0]), np.int64)
 
     def remaining_budget_s(self, observation: Float32s) -> Floats:
-        """Seconds of budget that are left, shape (...); at least 1, where the feature is cut."""
+        """Return the seconds of budget that are left, shape (...); below 1 s it shows 1."""
         return np.exp(_float64(observation[..., self.budget]) * LOG_SCALE)
 
     def queue_depth_req(self, observation: Float32s) -> Floats:
-        """Requests running and waiting at each model at the last poll, shape (..., M)."""
+        """Return the requests running and waiting at each model at the last poll, (..., M)."""
         return _float64(observation[..., self.system("queue")]) * self.queue_norm
 
     def e2e_s(self, observation: Float32s) -> Floats:
-        """Mean end-to-end seconds of the calls that finished between two polls, shape (..., M)."""
+        """Return the mean end-to-end seconds of the calls that finished between polls, (..., M)."""
         return np.expm1(_float64(observation[..., self.system("e2e")]) * LOG_SCALE)
 
     def kv_frac(self, observation: Float32s) -> Floats:
-        """Share of each model's KV cache in use at the last poll, shape (..., M)."""
+        """Return the share of each model's KV cache in use at the last poll, (..., M)."""
         return _float64(observation[..., self.system("kv")])
 
     def in_flight_req(self, observation: Float32s) -> Floats:
-        """Calls of the router's own at each model, sent and not answered, now, shape (..., M)."""
+        """Return the router's own calls at each model that are not answered by now, (..., M)."""
         return _float64(observation[..., self.system("in_flight")]) * self.queue_norm
 
     def servers(self, observation: Float32s) -> Float32s:
-        """Numbers of each model in a "compact" observation, (..., M, 7), in the order of COMPACT.
+        """Return each model's numbers in a "compact" observation, (..., M, 7), as in COMPACT.
 
         Raises:
             ConfigError: the observation is of another form.
@@ -226,7 +226,7 @@ _NO_EMBEDDINGS: Final = np.zeros((0, EMBED_DIM), np.float32)
 
 @dataclass(frozen=True, eq=False)
 class PolicySpec:
-    """The public facts of a run. M models, S strategies, T budget tiers.
+    """The public facts of a run. M models, S strategies, B budget tiers, T tasks, R roles.
 
     Nothing here depends on the run's seed: a policy may use all of it. Arrays are copied to the
     stated type and made read-only.
@@ -236,7 +236,7 @@ class PolicySpec:
     strategies: tuple[str, ...]  # (S,) names in the order of the action: Flash, Concise, DeepThink
     layout: ObservationLayout  # where each quantity lies in an observation
     workload: str  # its name
-    budget_tiers_s: Floats  # (T,) budgets that queries may carry
+    budget_tiers_s: Floats  # (B,) budgets that queries may carry
     model_share: Floats  # (M,) sums to 1: the measured oblivious mix of the workload
     strategy_share: Floats  # (S,) sums to 1: the measured mix of strategies
     # (M,) seconds of one call at light load, from the server card and the workload's median lengths
@@ -248,8 +248,8 @@ class PolicySpec:
     queue_norm: float = 16.0  # requests at which the feature d_queue is 1
     scheduler: str = "edf"  # or "edf_late_last", "fcfs"
     metrics_poll_s: float = 5.0  # between two polls of the telemetry
-    level: str = "executor"  # whose decisions are the policy's: or "planner", "joint"
-    # (T, 384) what the query index of an "index" observation points to; (R, 384) its role index.
+    level: str = "executor"  # decisions that the policy makes; or "planner", "joint"
+    # (T, 384) and (R, 384): rows are the query and role indices of an "index" observation.
     task_embeddings: Float32s = field(default_factory=lambda: _NO_EMBEDDINGS)
     role_embeddings: Float32s = field(default_factory=lambda: _NO_EMBEDDINGS)
 
@@ -257,14 +257,14 @@ class PolicySpec:
         """Convert every field."""
         if not len(self.gpu):
             object.__setattr__(self, "gpu", np.arange(len(self.models)))
-        shares = "budget_tiers_s", "model_share", "strategy_share", "expected_call_s", "ability"
-        own: dict[str, NDArray[Any]] = {
-            name: np.array(getattr(self, name), np.float64) for name in shares
-        }
-        own |= {name: np.array(getattr(self, name), np.int64) for name in ("max_num_seqs", "gpu")}
-        for name in ("task_embeddings", "role_embeddings"):  # large: not copied
-            own[name] = np.asarray(getattr(self, name), np.float32).view()
-        for name, array in own.items():
+        arrays: dict[str, NDArray[Any]] = {}
+        for name in "budget_tiers_s", "model_share", "strategy_share", "expected_call_s", "ability":
+            arrays[name] = np.array(getattr(self, name), np.float64)
+        for name in "max_num_seqs", "gpu":
+            arrays[name] = np.array(getattr(self, name), np.int64)
+        for name in "task_embeddings", "role_embeddings":  # large: not copied
+            arrays[name] = np.asarray(getattr(self, name), np.float32).view()
+        for name, array in arrays.items():
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         for name in ("models", "strategies"):
@@ -286,15 +286,15 @@ class PolicySpec:
         return self.num_models * self.num_strategies
 
     def action(self, model: Any, strategy: Any) -> Any:
-        """The joint action a = m * S + s for numbers or arrays."""
+        """Return the action a = m * S + s of a model and a strategy, numbers or arrays."""
         return model * self.num_strategies + strategy
 
     def model_of(self, action: Ints) -> Ints:
-        """The models m = a // S of an array of actions."""
+        """Return the models m = a // S of an array of actions."""
         return action // self.num_strategies
 
     def strategy_of(self, action: Ints) -> Ints:
-        """The strategies s = a % S of an array of actions."""
+        """Return the strategies s = a % S of an array of actions."""
         return action % self.num_strategies
 
     def model_index(self, model: str) -> int:
@@ -313,11 +313,11 @@ def _place(kind: str, name: str, known: tuple[str, ...]) -> int:
 
 
 class Compact:
-    """Compact observations of rows of decisions, from observations with the servers' telemetry.
+    """Converter of observations with telemetry (COMPACT_SEEN) to "compact" ones, in a batch.
 
     Args:
-        spec: facts of the run; `spec.layout.written` has the telemetry of COMPACT_SEEN.
-        rows: number of streams.
+        spec: facts of the run.
+        rows: number of streams, each of which has a running mean of arrivals.
     """
 
     def __init__(self, spec: PolicySpec, rows: int) -> None:
@@ -332,44 +332,44 @@ class Compact:
         self._time_s[rows] = self._arrived[rows] = self._rate[rows] = 0.0
 
     def forget_begun(self, time_s: Any, query: Any, rows: Ints) -> None:
-        """Begin new streams in the rows whose clock, or whose number of the query, went back.
+        """Begin new streams in the rows whose clock or query ordinal went back.
 
-        For those who do not know when streams begin, where every query has one call.
+        For callers that do not know when streams begin, where every query has one call.
         """
         self.forget(rows[(time_s < self._time_s[rows]) | (query + 1 < self._arrived[rows])])
 
     def of(self, seen: Float32s, time_s: Any, query: Any, rows: Ints) -> Float32s:
         """Return the observations of the decisions that wait in `rows`, (n, 2 + 7 M).
 
-        What follows the numbers of `seen`, at level "joint" the flag of plans, follows these, too.
+        Columns behind those of the layout (at level "joint" the flag of plans) are kept.
 
         Args:
             seen: (n, d) observations in the form of `spec.layout.written`.
             time_s: (n,) instants of the decisions.
-            query: (n,) numbers of their queries, which tell how many have arrived.
+            query: (n,) ordinals of their queries, which tell how many have arrived.
             rows: (n,) streams.
         """
         layout, spec = self._layout, self.spec
         before_s, before = self._time_s[rows], self._arrived[rows]
-        before = np.where(before == 0.0, query, before)  # who begins later saw none arrive
+        before = np.where(before == 0.0, query, before)  # a stream's first decision: one arrival
         arrived = np.maximum(query + 1.0, before)
-        kept = self._rate[rows] * np.exp((before_s - time_s) / ARRIVALS_OVER_S)
-        rate = kept + (arrived - before) * (60.0 / ARRIVALS_OVER_S)
+        decayed = self._rate[rows] * np.exp((before_s - time_s) / ARRIVALS_OVER_S)
+        rate = decayed + (arrived - before) * (60.0 / ARRIVALS_OVER_S)
         self._time_s[rows], self._arrived[rows], self._rate[rows] = time_s, arrived, rate
         # At the start the mean is over the seconds that have passed.
         per_min = rate / -np.expm1(-np.maximum(time_s, 1.0) / ARRIVALS_OVER_S)
         left_s = layout.remaining_budget_s(seen)
-        own = layout.in_flight_req(seen) / spec.max_num_seqs
+        own_load = layout.in_flight_req(seen) / spec.max_num_seqs
         end = 2 + spec.num_models * len(COMPACT)
         out = np.empty((len(rows), end + seen.shape[1] - layout.size), np.float32)
         out[:, 0] = np.log(left_s) / LOG_SCALE
         out[:, 1] = np.minimum(np.log1p(per_min) / LOG_SCALE, MOST_ARRIVALS)
         numbers = np.empty((len(COMPACT), len(rows), spec.num_models))
-        numbers[0] = own
-        numbers[1] = own @ self._same_gpu
+        numbers[0] = own_load
+        numbers[1] = own_load @ self._same_gpu
         numbers[2] = layout.queue_depth_req(seen) / spec.max_num_seqs
         numbers[3] = seen[:, layout.system("e2e")]
-        numbers[4] = (np.log(left_s)[:, None] - self._log_call - np.log1p(own)) / 3.0
+        numbers[4] = (np.log(left_s)[:, None] - self._log_call - np.log1p(own_load)) / 3.0
         numbers[5] = self._log_call / LOG_SCALE
         numbers[6] = spec.ability
         numbers = np.moveaxis(numbers, 0, -1)
@@ -387,14 +387,14 @@ def observe(
     budget_s: float,
     role: int = -1,
 ) -> Float32s:
-    """Return what the loops of an environment write of a decision, for policies outside of one.
+    """Return the observation of one decision, as `routing_kernel` writes it, for other callers.
 
     Args:
         spec: facts of the run.
         telemetry: the servers' metrics as they were read last.
         in_flight: (M,) the router's own calls that are not answered.
         task: index into `spec.task_embeddings`.
-        budget_s: seconds that are left.
+        budget_s: seconds of budget that are left.
         role: index into `spec.role_embeddings`; -1: a plan is due, not a route.
 
     Returns:

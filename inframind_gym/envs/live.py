@@ -1,8 +1,8 @@
 """Environments on live servers: the same spaces, records and costs, on the wall clock.
 
-`BackendSimulation` is one closed loop on a backend of one's choice, `LiveSimulation` the same on a
-pool of live servers, with real prompts and answers that are graded; environments, policies and
-records are those of the compiled loop.
+`BackendSimulation` is one closed loop on any `Backend`; `LiveSimulation` is one on a pool of live
+servers, with real prompts and graded answers. Environments, policies and records are those of the
+compiled loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from inframind_gym.tasks.sandbox import Sandbox, SandboxError
 
 _log = logging.getLogger(__name__)
 
-# Opens the backend of a stream: what is run, and the key of the stream's random numbers.
+# Opens the backend of a stream; takes the simulation and the key of the stream's random numbers.
 OpenBackend = Callable[["BackendSimulation", int], Backend]
 
 
@@ -45,11 +45,11 @@ class BackendSimulation(RoutingSimulation):
     """One closed loop; every stream has a backend of its own.
 
     Args:
-        config: what to run.
+        config: arguments of the environment.
         open_backend: called at the start of a stream, just before its clock begins to run.
         one_query: as of `RoutingSimulation`.
-        retries: how often a call that failed is sent again, where the config has no
-            `call_timeout_s` and no `faults`, with which `call_attempts` says so.
+        retries: how often a call that failed is sent again; with `call_timeout_s` or `faults` in
+            the config its `call_attempts` counts instead.
         patience_s: how long to wait for a model while all are down.
 
     Raises:
@@ -74,13 +74,13 @@ class BackendSimulation(RoutingSimulation):
         super().__init__(config, 1, one_query=one_query)
 
     def close(self) -> None:
-        """Give up the stream and close its backend."""
+        """End the stream and close its backend."""
         if self._loop is not None:
             self._loop.backend.close()
             self._loop = None
 
     def loads(self, e: int) -> tuple[Load, ...]:
-        """Load of the servers at the last poll."""
+        """Return the load of the servers at the last poll."""
         if self._loop is None:
             return (Load(0, 0, 0.0),) * len(self.pool.models)
         read, loads = self._loop.backend.telemetry(), []
@@ -90,23 +90,23 @@ class BackendSimulation(RoutingSimulation):
         return tuple(loads)
 
     def seen(self, e: int) -> Float32s:
-        """The metrics as they were polled last, (3, M)."""
-        nothing = np.zeros((3, len(self.pool.models)), np.float32)
-        return nothing if self._loop is None else self._loop.seen[0]
+        """Return the metrics as they were polled last, (3, M)."""
+        unpolled = np.zeros((3, len(self.pool.models)), np.float32)
+        return unpolled if self._loop is None else self._loop.seen[0]
 
     def _open_servers(self) -> int:
-        """The servers are the backend's; while all are down, every query can come to wait."""
+        """Allocate none, as the backend has servers; all queries may wait while these are down."""
         return self.num_queries
 
     def _set_faults(self, e: int, key: int, last_s: float) -> None:
-        """Faults are the backend's."""
+        """Do nothing: the backend has its own faults."""
 
     def drive(
         self, mode: int, rows: Ints, starts: NDArray[Any], actions: Ints, observations: Float32s
     ) -> None:
         """Run to the next decision; see `RoutingSimulation.drive`."""
         if mode == BEGIN:
-            BackendSimulation.close(self)  # the stream before; what the streams share stays
+            BackendSimulation.close(self)  # the old stream alone; subclasses close more
             self._loop = BackendLoop(
                 self.state,
                 starts,
@@ -134,13 +134,13 @@ class BackendSimulation(RoutingSimulation):
 
 
 def scripted(simulation: RoutingSimulation, latency_s: float) -> ScriptedBackend:
-    """Return servers whose calls take so long, in virtual time, and are right."""
+    """Return servers on which every call takes `latency_s` of virtual time and is right."""
     pool, reply = simulation.pool, Reply(latency_s)
     return ScriptedBackend(len(pool.models), lambda _: reply, poll_s=pool.metrics_poll_s)
 
 
 def compile_loop(config: EnvConfig) -> None:
-    """Play a few queries on scripted servers: no live query shall wait for a compiler."""
+    """Play a few queries on scripted servers, so that no live query waits for the compiler."""
     short = config.model_copy(update={"num_queries": 4})
     simulation = BackendSimulation(short, lambda loop, _: scripted(loop, 1.0), one_query=False)
     observations, row = simulation.observations(), np.zeros(1, np.int64)
@@ -155,7 +155,8 @@ class LiveSimulation(BackendSimulation):
     """A closed loop on a pool of live servers, whose answers are graded.
 
     Args:
-        config: what to run.
+        config: arguments of the environment.
+        num_envs: 1; further arguments (threads, a built-in router) have no effect here.
         one_query: as of `RoutingSimulation`.
 
     Raises:
@@ -163,7 +164,6 @@ class LiveSimulation(BackendSimulation):
     """
 
     def __init__(self, config: LiveConfig, num_envs: int = 1, *, one_query: bool, **_: Any) -> None:
-        # One environment, whose loop has neither threads nor a compiled router of its own.
         # None before the first episode, and where answers are scripted.
         self.servers: VllmServers | None = None
         self._live = config
@@ -183,11 +183,11 @@ class LiveSimulation(BackendSimulation):
         return f"{super().title} (live)"
 
     def close(self) -> None:
-        """Give up the episode; close sandbox and connections. May be called twice."""
+        """End the episode; close sandbox and connections. May be called twice."""
         super().close()
-        for held in (self.servers, self._sandbox):
-            if held is not None:
-                held.close()
+        for resource in (self.servers, self._sandbox):
+            if resource is not None:
+                resource.close()
         self.servers = self._sandbox = None
 
     def _open(self) -> Backend:
@@ -198,7 +198,7 @@ class LiveSimulation(BackendSimulation):
             compile_loop(self._live)
             self._sandbox = self._make_sandbox()
         if self.servers is None:
-            self.servers = self._reach()
+            self.servers = self._connect()
         return self.servers.open(
             Prompts(self.tasks),
             self._judge,
@@ -223,11 +223,11 @@ class LiveSimulation(BackendSimulation):
             ) from None
         return sandbox
 
-    def _reach(self) -> VllmServers:
-        """Connect to the servers, of which at least one has to answer."""
+    def _connect(self) -> VllmServers:
+        """Connect to the servers; at least one has to answer."""
         servers = VllmServers(self.pool, self._live.live, log=self._live.log)
-        with ExitStack() as unless_reached:
-            unless_reached.callback(servers.close)
+        with ExitStack() as on_error:
+            on_error.callback(servers.close)
             try:
                 servers.watcher.wait_up(self._live.reach_s)
             except InfraMindError as error:
@@ -237,18 +237,18 @@ class LiveSimulation(BackendSimulation):
                         f"Start them: inframind pool up --pool {self.config.pool}"
                     ) from None
                 _log.warning("pool %s: going on without those that are %s", self.pool.name, error)
-            unless_reached.pop_all()
+            on_error.pop_all()
         return servers
 
     def models_up_now(self) -> int:
-        """Return the bit mask of the models whose servers are up now, not at the last step."""
+        """Return the bit mask of the models whose servers are up at this moment."""
         if self.servers is None:
             return super().models_up_now()
         return self.servers.watcher.up & self.models_up
 
     @property
     def ungraded(self) -> int:
-        """Answers so far that could not be graded; they count as wrong."""
+        """Number of answers so far that could not be graded; they count as wrong."""
         return 0 if self.servers is None else self.servers.ungraded
 
     def _judge(self, task: int, text: str) -> bool:
@@ -268,12 +268,12 @@ class ExecutorLiveEnv(RoutingEnv):
 
     Spaces, rewards, costs and records are those of `InfraMind-Executor-v0`; see there. The calls go
     to the vLLM servers of a pool (`inframind pool up --pool FILE` starts them), their answers are
-    graded, and time is the wall clock's: it goes on while the agent thinks. The background traffic
-    is sent by the `background` router, when they arrive and the environment is stepped.
+    graded, and time is the wall clock's: it goes on while the agent thinks. Background queries are
+    routed by the `background` router as they arrive, but only during `step` and `reset`.
 
     A server that is down or asleep is masked out (`action_masks()`), and used again when it comes
     back. A call that fails is sent again, to another server if need be, and counts as a wrong
-    answer when it has failed for good. Call `close()`: it gives up what is in flight.
+    answer after the last attempt. Call `close()` at the end: it aborts calls in flight.
 
     ## Arguments
 
@@ -362,19 +362,18 @@ class PlacementLiveEnv(PlacementEnv):
     thinks for longer than a routing interval keeps them waiting.
     `inframind_gym.live.placement` describes the failures of sleeping servers that it handles.
 
-    Memory is accounted for by the cards of the cluster: on CPUs `GPUs` are slots of that account
-    alone. A start that fails is rolled back, counted and not retried for `live.backoff_s`: until
-    then the mask is closed for it.
+    Memory is computed from the cards of the cluster; on CPUs a GPU is a slot of that account alone.
+    A start that fails is rolled back and counted; the mask closes it for `live.backoff_s`.
 
-    Beside those of `InfraMind-Placement-v0`, the last `info` holds `failed_calls`, answers that did
-    not come or were cut, and were asked for again, and `lost_calls`, given up after all retries;
-    a job with a lost call is late.
+    The last `info` holds, besides those of `InfraMind-Placement-v0`, `failed_calls`, whose answers
+    did not come or were cut and which were sent again, and `lost_calls`, which failed at every
+    attempt; a job with a lost call is late.
 
     ## Starting State
 
     The first `reset` brings up what `initial` says and waits for it: minutes, for large models.
-    Later ones leave the models where they are, give up the calls that are under way and wait for
-    transitions. A seed draws the same jobs again, nothing else repeats.
+    Later ones leave the models where they are, abort the calls in flight and wait for transitions.
+    A seed draws the same jobs again; nothing else repeats.
 
     ## Episode End
 

@@ -49,6 +49,8 @@ from inframind_gym.simulator.placement.state import (
     is_coming,
 )
 
+MOST_JOBS: Final = 2_000_000  # expected in an episode of all environments of a batch, 1 kB each
+
 
 class PlacementSpec(NamedTuple):
     """Facts of a run; G GPUs, M models."""
@@ -60,8 +62,8 @@ class PlacementSpec(NamedTuple):
     active_mb: Floats  # (M,) per GPU
     slept_mb: Floats  # (M,) per GPU, at the model's own tp
     slept_tp1_mb: Floats  # (M,) the cards' slept_mem_tp1_MB
-    base_s: Floats  # (M,) engine step
-    per_seq_s: Floats  # (M,)
+    base_s: Floats  # (M,) of an engine step
+    per_seq_s: Floats  # (M,) added by each running call
     vram_mb: Floats  # (G,)
     slept_limit_mb: Floats  # (G,) alpha times vram
     decision_interval_s: float
@@ -101,9 +103,6 @@ class PlacementContext(NamedTuple):
     load_s: Floats  # (n, M)
     offload_s: Floats  # (n, M)
     mask: Bools  # (n, G, M + 1) choices that are open to each GPU
-
-
-MOST_JOBS: Final = 2_000_000  # expected in an episode of all environments of a batch, 1 kB each
 
 
 class PlacementSimulation(Simulation):
@@ -147,11 +146,8 @@ class PlacementSimulation(Simulation):
         self.num_gpus, self.num_models = gpus, models
         size, places = kernel.observation_size(gpus, models), None
         if config.observation == "dict":
-            every, of_gpus = np.arange(size), gpus * (kernel.STATES * models + kernel.GPU_FEATURES)
-            places = {
-                "gpus": every[:of_gpus].reshape(gpus, -1),
-                "models": every[of_gpus:].reshape(models, kernel.MODEL_FEATURES),
-            }
+            of_gpus, of_models = np.split(np.arange(size), [size - models * kernel.MODEL_FEATURES])
+            places = {"gpus": of_gpus.reshape(gpus, -1), "models": of_models.reshape(models, -1)}
         box = spaces.Box(0.0, kernel.HIGHEST, (size,), np.float32)
         choices = spaces.MultiDiscrete([models + 1] * gpus)
         super().__init__(num_envs, ObservationForm(box, places), choices)
@@ -181,7 +177,7 @@ class PlacementSimulation(Simulation):
         self._report()
 
     def _report(self) -> None:
-        """Set rewards, costs and ends of the step."""
+        """Set the step's rewards, costs and truncations."""
         self.rewards = self.terms[:, 0] + self.terms[:, 1] + self.terms[:, 2]
         self.costs = self.state.episode["late"].astype(np.float64)
         self.truncated = self.state.episode["decision"] >= self.config.num_decisions
@@ -207,9 +203,9 @@ class PlacementSimulation(Simulation):
         return {"illegal": int(self.state.episode[0]["illegal"]), "time_s": float(self.now_s()[0])}
 
     def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
-        """Return the numbers of `summary`, (k,) each."""
+        """Return `summary` of each of `rows`, by name, (k,) each."""
         summaries = [self.summary(row) for row in rows.tolist()]
-        return {name: np.array([one[name] for one in summaries]) for name in summaries[0]}
+        return {name: np.array([row[name] for row in summaries]) for name in summaries[0]}
 
     def now_s(self) -> Floats:
         """Return the virtual time of each environment, (E,)."""
@@ -278,8 +274,8 @@ class PlacementSimulation(Simulation):
     def contexts(self, rows: Ints, *, truth: bool = False) -> PlacementContext:
         """Return the state of `rows` at the decisions that they wait for."""
         state, on_gpu = self.state, self.state_on_gpus(rows)
-        # Records are taken: an index copies them field by field.
-        host, waiting = state.host[rows], state.waiting.take(rows, axis=0)
+        host = state.host[rows]  # (n, G) server on each GPU, or NONE
+        waiting = state.waiting.take(rows, axis=0)  # an index would copy records field by field
         served = host != NONE
         server = np.take_along_axis(
             state.server.take(rows, axis=0), np.where(served, host, 0), axis=1
@@ -324,16 +320,14 @@ class PlacementSimulation(Simulation):
         return ", ".join(wanted) or "leave all", f"{self.now_s()[0]:.0f} s"
 
     def frame(self) -> Frame:
-        """Return a row a GPU and a row a model."""
+        """Return a table with a row for each GPU, and one with a row for each model."""
         config, state, episode = self.config, self.state, self.state.episode[0]
-        gpus, models, row = (
-            list[tuple[Cell, ...]](),
-            list[tuple[Cell, ...]](),
-            np.zeros(1, np.int64),
-        )
+        gpus: list[tuple[Cell, ...]] = []
+        models: list[tuple[Cell, ...]] = []
+        row = np.zeros(1, np.int64)
         held = self.held_mb(row)[0] / self.world.gpu["vram_mb"]
         for g, states in enumerate(self.state_on_gpus(row)[0]):
-            m = int(states.argmax())  # the order of the states puts first what comes, then leaves
+            m = int(states.argmax())  # states are in order: at rest, leaving, coming
             kind, host, calls = int(states[m]), int(state.host[0, g]), Bar(0.0)
             if host != NONE:
                 server = state.server[0, host]
@@ -373,7 +367,7 @@ class PlacementEnv(Env):
     the one that is there drains and falls asleep (seconds, the first time longer) or is offloaded,
     the one that comes wakes up (seconds) or is loaded (half a minute and more). Models of tensor
     parallelism k span k neighbouring GPUs. Calls that are ready are routed every second to the
-    awake instance of least drain latency. Each rule is a module of
+    awake instance with the least drain latency. The rules are in
     `inframind_gym.simulator.placement`.
 
     ## Action Space

@@ -1,9 +1,8 @@
-"""InfraMind-Planner-v0: one query, one plan, one step; somebody else carries the plan out.
+"""InfraMind-Planner-v0: one query, one plan, one step; an executor carries the plan out.
 
 A built-in router carries plans out inside the compiled loop (level "planner" of the simulation).
 Any other executor is a policy in Python: the simulation then stops at every call too (level
-"joint"), and the policy is asked for its route until the query is over. Both look the same from
-outside.
+"joint"), and the policy routes the calls until the query is over. Both look the same from outside.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from inframind_gym.tasks import EMBED_DIM
 BUILT_IN: Final = ROUTERS[:-1]  # all but "none"
 USUAL_FEATURES: Final = ("queue", "e2e")  # an executor that requires nothing sees these at least
 _NO_CONTEXT: Final = np.zeros((), CONTEXT)
-# Beside a stream's key: the executor's seed tells nothing of the stream.
+# Mixed with a stream's key into the executor's seed, which reveals nothing of the stream.
 _SEED_OF_EXECUTOR: Final = 1
 
 
@@ -45,8 +44,8 @@ class PlannerSimulation(RoutingSimulation):
     """E closed loops in which a step is one plan, carried out to the end of its query.
 
     Attributes:
-        config: as it was given.
-        layout: of the planner's observation.
+        config: arguments of the environment; the loops below have others (`loops`).
+        layout: layout of the planner's observation.
 
     Raises:
         ConfigError: as of `RoutingSimulation`; or there is no such executor, or it cannot carry out
@@ -55,15 +54,15 @@ class PlannerSimulation(RoutingSimulation):
 
     config: PlannerConfig
     built_in: ClassVar[tuple[str, ...]] = BUILT_IN  # executors inside the compiled loop
-    loops: ClassVar[type[EnvConfig]] = EnvConfig  # arguments of what carries the plans out
+    loops: ClassVar[type[EnvConfig]] = EnvConfig  # arguments of the loops that carry plans out
 
     def __init__(self, config: PlannerConfig, num_envs: int, num_threads: int = 1) -> None:
         self._policy: Policy | None = None
         requires: dict[str, Any] = {}
         infra = config.system_features if config.observe == "infra" else ()
-        shown: tuple[str, ...] = ()  # telemetry that the executor sees, or what it is shown is of
+        shown: tuple[str, ...] = ()  # telemetry that the executor's observations are made from
         if config.executor not in self.built_in:
-            self._policy, requires = self._executor(config)
+            self._policy, requires = self._resolve_executor(config)
             usual = tuple(dict.fromkeys((*USUAL_FEATURES, *config.system_features)))
             shown = tuple(requires.get("system_features", usual))
         form = requires.get("observation", "index")
@@ -83,19 +82,19 @@ class PlannerSimulation(RoutingSimulation):
             controlled_router=config.executor if self._policy is None else None,
             num_threads=num_threads,
         )
-        # The loops write wide observations, in which those of executor and planner are found.
+        # The loops write wide observations, of which executor and planner are shown some columns.
         wide, self.config = self.layout, config
         self._wide = np.zeros((num_envs, self.observation_size), np.float32)
         self._executor_level = requires.get("level", "executor")
         self._executor_layout = replace(wide, system_features=shown)
-        self._seen = np.arange(self._executor_layout.size)
+        self._executor_columns = np.arange(self._executor_layout.size)
         if form == "compact":
             self._executor_layout = replace(wide, embedding="compact")
             self._compact = Compact(self.executor_spec(), num_envs)
         if self._executor_level == "joint":  # with the flag of plans, which stands at the end
-            self._seen = np.append(self._seen, self._wide.shape[1] - 1)
+            self._executor_columns = np.append(self._executor_columns, self._wide.shape[1] - 1)
         self._feedback = None if self._policy is None else getattr(self._policy, "observe", None)
-        self._joint = np.zeros((num_envs, PLAN_ACTIONS + 1), np.int64)
+        self._joint_actions = np.zeros((num_envs, PLAN_ACTIONS + 1), np.int64)  # plan and route
         self._executor_is_stale = True
         self.layout = replace(
             wide,
@@ -107,10 +106,10 @@ class PlannerSimulation(RoutingSimulation):
         columns = [wide.budget] if config.observe == "infra" else []
         for feature in infra:
             columns += range(wide.system(feature).start, wide.system(feature).stop)
-        self._columns = np.array(columns, np.int64)
-        # The last row is of no task: the query is over.
+        self._infra_columns = np.array(columns, np.int64)
+        # Zeros at the end, for index -1: the query is over.
         nothing = np.zeros((1, EMBED_DIM), np.float32)
-        self._embedding = np.concatenate([self.params.task_embedding, nothing])
+        self._task_embedding = np.concatenate([self.params.task_embedding, nothing])
         self._set_spaces()
 
     @property
@@ -119,7 +118,7 @@ class PlannerSimulation(RoutingSimulation):
         return "InfraMind Planner"
 
     def executor_spec(self) -> PolicySpec:
-        """The facts of the run as the executor sees them."""
+        """Return the facts of the run as the executor sees them."""
         return replace(
             super().policy_spec(), layout=self._executor_layout, level=self._executor_level
         )
@@ -147,45 +146,46 @@ class PlannerSimulation(RoutingSimulation):
         task = np.where(due, self.decisions["task"][rows], -1)
         query = self.layout.query
         if self.layout.embedding == "full":
-            observations[rows, query] = self._embedding[task]
+            observations[rows, query] = self._task_embedding[task]
         else:
             observations[rows, 0] = task
-        if len(self._columns):
-            observations[rows, query.stop :] = self._wide[np.ix_(rows, self._columns)]
+        if len(self._infra_columns):
+            observations[rows, query.stop :] = self._wide[np.ix_(rows, self._infra_columns)]
 
     def _carry_out(self, policy: Policy, rows: Ints, actions: Ints) -> None:
-        """Hand in the plans of `rows` and route their calls until their queries are over."""
-        self._joint[:, :PLAN_ACTIONS] = actions
+        """Carry out the plans of `rows`: let the policy route calls until the queries are over."""
+        self._joint_actions[:, :PLAN_ACTIONS] = actions
         rewards, costs = np.zeros((2, self.num_envs))
         running = rows
         while len(running):
-            super().drive(STEP, running, self._no_starts, self._joint, self._wide)
+            super().drive(STEP, running, self._no_starts, self._joint_actions, self._wide)
             rewards[running] += self.rewards[running]
             costs[running] += self.costs[running]
             running = running[self.status[running] == DECISION]
             if len(running):
-                seen, due = self._wide[np.ix_(running, self._seen)], self.decisions[running]
+                seen = self._wide[np.ix_(running, self._executor_columns)]
+                due = self.decisions[running]
                 if self._compact is not None:
                     seen = self._compact.of(seen, due["time_s"], due["query"], running)
                 routes = np.asarray(policy.act_batch(seen, due, running))
                 if self._executor_level == "joint":
                     routes = routes[:, PLAN_ACTIONS]
                 checked = check_actions(routes, np.array([self.num_routes]), len(running))
-                self._joint[running, PLAN_ACTIONS] = checked[:, 0]
+                self._joint_actions[running, PLAN_ACTIONS] = checked[:, 0]
                 self.decisions[running] = _NO_CONTEXT  # an episode that is over leaves no decision
         self.rewards[rows], self.costs[rows] = rewards[rows], costs[rows]
         if self._feedback is not None:
             for row in rows.tolist():
                 self._feedback(self.completed(row), row)
 
-    def _executor(self, config: PlannerConfig) -> tuple[Policy, dict[str, Any]]:
-        """Return the executor, and the arguments that it insists on, which suit the config's."""
+    def _resolve_executor(self, config: PlannerConfig) -> tuple[Policy, dict[str, Any]]:
+        """Return the executor and the arguments that it requires, which agree with the config."""
         name = f"executor {config.executor!r}"
         try:
             policy = resolve_policy(config.executor)
         except ConfigError as error:
-            known = f" Built in: {', '.join(self.built_in)}." if self.built_in else ""
-            raise ConfigError(f"executor: {error}{known}") from error
+            built_in = f" Built in: {', '.join(self.built_in)}." if self.built_in else ""
+            raise ConfigError(f"executor: {error}{built_in}") from error
         requires = requires_of(policy)
         if "planner" in requires or not getattr(policy, "carries_out_any_plan", True):
             raise ConfigError(
@@ -222,9 +222,9 @@ class PlannerEnv(RoutingEnv):
       `"static:llama-8b:Flash"`, `"inframind:runs/mine/seed0"` for a checkpoint;
     - a policy of your own: `"package.module:Class"`.
 
-    A policy is shown what executors are shown, whatever the planner is: indices, "queue" and "e2e"
-    and the `system_features`, or else what it `requires`. It learns from the agent's queries if it
-    learns at all; `reset(seed=…)` resets it, and otherwise it keeps what it has learned.
+    A policy sees an executor's observation, whatever the planner sees: indices, "queue", "e2e" and
+    the `system_features`, or what it `requires`. If it learns, it learns from the agent's queries;
+    `reset(seed=…)` resets it, other resets keep what it has learned.
 
     ## Action Space
 
@@ -237,7 +237,7 @@ class PlannerEnv(RoutingEnv):
     | 2-7 | role of each agent, taken modulo the number of roles of the query's domain |
 
     Roles beyond the number of agents are not read. Every plan can be carried out:
-    `info["action_mask"]`, a tuple of an int8 array a part, is all ones.
+    `info["action_mask"]`, a tuple of one int8 array for each part, is all ones.
 
     ## Observation Space
 
@@ -252,8 +252,8 @@ class PlannerEnv(RoutingEnv):
     | 5 | mean end-to-end latency of each model, s | log(1 + e2e) / log 300 |
 
     The last two are the `system_features`; "kv" and "in_flight" may be named too. With
-    `observation="index"` the index of the query stands in place of its embedding, with "dict" the
-    numbers come as a Dict of `query`, `budget` and `servers`, a row a model.
+    `observation="index"` the index of the query replaces its embedding, with "dict" the numbers
+    come as a Dict of `query`, `budget` and `servers`, with a row for each model.
     `env.unwrapped.policy_spec().layout` finds every number and turns it back into its unit.
 
     ## Rewards and costs

@@ -1,4 +1,4 @@
-"""A batch of closed loops on the surrogate: what every routing environment runs on."""
+"""`RoutingSimulation`: the batch of simulated closed loops behind every routing environment."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ MOST_ROLES: Final = max(len(roles_of(role.domain)) for role in ROLES)  # of one 
 DUE: Final = ("time_s", "query", "node")  # of the decision that waits, in `info`
 RESET_OPTIONS: Final = ("arrival_rate_per_min", "budget_s")
 _INTEGERS: Final = (int, np.integer)
-_DECISION: Final = np.array(DECISION, np.int64)  # NumPy compares two arrays twice as fast
+_DECISION: Final = np.array(DECISION, np.int64)  # NumPy compares with it twice as fast
 
 
 class Load(NamedTuple):
@@ -79,20 +79,21 @@ class RoutingSimulation(Simulation):
     """E closed loops with the same pool, workload and settings.
 
     Args:
-        config: what to simulate.
+        config: arguments of the environment.
         num_envs: E.
         one_query: the agent has one query at a time and a built-in router sends the rest
             (Executor, Planner); otherwise every query is the agent's (Stream).
-        controlled_router: one of ROUTERS, of the calls of the agent's queries at level "planner";
-            None: the `background` router does.
+        controlled_router: the one of ROUTERS that routes the calls of the agent's queries at level
+            "planner"; None: the `background` router.
         num_threads: threads that share the environments; results do not depend on it.
 
     Attributes:
-        faults: of the servers.
-        tasks: the queries that streams draw from.
+        faults: faults of the servers.
+        tasks: tasks that the streams' queries are drawn from.
         layout: where each quantity lies in an observation.
-        rates_per_min, budgets_s: (E,) of the streams that begin next; a budget of NaN is drawn from
-            the tiers.
+        status: (E,) how the last step ended: DECISION, STREAM_OVER or TAGGED_QUERY_OVER.
+        decisions: (E,) CONTEXT, the decisions that wait.
+        rates_per_min, budgets_s: (E,) for streams that begin next; NaN draws from the tiers.
         max_queue: upper bound of the queue feature.
         observation_size: width d of an observation; at the joint level one more than the layout's,
             for the flag that marks plans.
@@ -114,7 +115,7 @@ class RoutingSimulation(Simulation):
     ) -> None:
         self.config, self.num_envs, self.one_query = config, num_envs, one_query
         self.split = config.split
-        self._credit, self._is_compact = config.credit, config.observation == "compact"
+        self._has_credit, self._is_compact = config.credit, config.observation == "compact"
         self._num_threads = num_threads
         if config.level == "planner" and config.background == "none" and not controlled_router:
             raise ConfigError('level "planner" needs a `background` router that routes the calls')
@@ -123,8 +124,7 @@ class RoutingSimulation(Simulation):
             self.pool = self.pool.model_copy(update={"metrics_poll_s": config.metrics_poll_s})
         self.workload = load_workload(config.workload)
         if isinstance(config.budget_s, tuple):
-            tiers = {"budget_tiers_s": config.budget_s}
-            self.workload = self.workload.model_copy(update=tiers)
+            self.workload = self.workload.model_copy(update={"budget_tiers_s": config.budget_s})
         weighted = load_profiles(self.workload)
         rules = {} if config.agents is None else {"agents": config.agents}
         self.profiles = [part.profile.model_copy(update=rules) for part in weighted.values()]
@@ -152,31 +152,30 @@ class RoutingSimulation(Simulation):
         )
         self.max_queue = self.num_queries * MAX_AGENTS / self.pool.queue_norm
         self.observation_size = self.layout.size + (config.level == "joint")
-        self._alone = one_query and config.background == "none"
+        self._has_background = not one_query or config.background != "none"
         self._allocate(task_profile, controlled_router or config.background)
         self.status = np.zeros(num_envs, np.int64)
         self.decisions = np.zeros(num_envs, CONTEXT)
         self.rates_per_min = np.full(num_envs, config.arrival_rate_per_min)
-        drawn = not isinstance(config.budget_s, float)
-        self.budgets_s = np.full(num_envs, math.nan if drawn else config.budget_s)
+        budget_s = config.budget_s if isinstance(config.budget_s, float) else math.nan
+        self.budgets_s = np.full(num_envs, budget_s)
         self._no_starts = np.zeros(0, START)
-        # Of every decision the step in which it was made, plans last; only where credit is wanted.
-        self._decided = np.zeros(
-            (num_envs, self.num_queries * config.credit, MAX_NODES + 1), np.int32
-        )
-        self._steps = np.zeros(num_envs, np.int64)
+        # Step in which each node's decision was made, the plan's last; empty without credit.
+        shape = num_envs, self.num_queries * config.credit, MAX_NODES + 1
+        self._decision_step = np.zeros(shape, np.int32)
+        self._steps = np.zeros(num_envs, np.int64)  # so far
         self._compact: Compact | None = None
         self._completed: tuple[Ints, NDArray[Any]] | None = None
         self._set_spaces()
 
     def _allocate(self, task_profile: NDArray[np.int32], controlled_router: str) -> None:
-        """Make the constants and the state that compiled code reads."""
+        """Allocate the constants and the state that compiled code works on."""
         config, plan = self.config, self.config.planner
         graph = None if plan is None else plan.graph()
         topology = -1 if plan is None else len(TOPOLOGIES)
         if plan is not None and plan.topology is not None:
             topology = TOPOLOGIES.index(plan.topology)
-        ready = MAX_NODES * (self._open_servers() + 1)
+        most_ready = MAX_NODES * (self._open_servers() + 1)  # decisions at one instant
         self.params: EnvParams = build_params(
             self.pool,
             self.profiles,
@@ -208,16 +207,16 @@ class RoutingSimulation(Simulation):
             self.params,
             self.num_envs,
             self.num_queries,
-            1 << (ready - 1).bit_length(),
+            1 << (most_ready - 1).bit_length(),
             config.record_calls,
         )
 
     def _open_servers(self) -> int:
-        """Make the servers; says how many calls can end before the next decision is made."""
+        """Allocate the servers; return how many calls can end before the next decision."""
         card = cards(self.pool)
         slots = int(card["max_num_seqs"].sum())
-        # A call that follows another is sent before that one's place is free, and what is aborted
-        # while it runs keeps its place until the step ends.
+        # A call that follows another is sent before that one's place is free, and a running call
+        # that is aborted keeps its place until the engine's step ends.
         in_flight = self.num_queries * MAX_AGENTS + 1
         if self.config.call_timeout_s is not None:
             in_flight += slots
@@ -227,16 +226,15 @@ class RoutingSimulation(Simulation):
         done = self.cluster.done  # scratch: each thread needs its own
         others = (self.cluster._replace(done=done.copy()) for _ in range(self._num_threads - 1))
         self._threads = ThreadPool(drive, [self.cluster, *others], place=1)
-        # All that is in flight can be lost at once, and waits while no model is up.
+        # A fault can end all calls in flight at once; they wait while no model is up.
         return max(slots, self.num_queries) if self.faults.size else slots
 
     def _set_spaces(self) -> None:
-        """Set what an environment shows and takes, by `config`, `layout` and `observation_size`.
+        """Initialise `Simulation` with the spaces by `config`, `layout` and `observation_size`.
 
-        Actions are, by level, "executor": Discrete(M·S), model a // S and strategy a % S.
-        "planner": MultiDiscrete of topology, agents - 1 and a role for each of six agents.
-        "joint": the same and a route at the end; a step reads the part that its kind of decision
-        needs.
+        Actions by level are, "executor": Discrete(M·S), model a // S and strategy a % S;
+        "planner": MultiDiscrete of topology, agents - 1 and a role for each of six agents;
+        "joint": the same and a route; a step reads the part that its kind of decision needs.
         """
         layout = self.layout
         box, places = layout.box(len(self.tasks), self.max_queue), None
@@ -253,9 +251,11 @@ class RoutingSimulation(Simulation):
             if self.config.level == "executor"
             else spaces.MultiDiscrete(plan + routes),
         )
-        # Compiled code reads the same array at every step: it need not be told again.
+        # One array for all steps: compiled code is called faster with the arguments of last time.
         self._actions = np.zeros((self.num_envs, len(self.highs)), np.int64)
-        self._masks: dict[int, tuple[Bools, Any]] = {}  # by the models that are up
+        # Masks by bit mask of the models that are up: shared, so not to be written to.
+        self._masks: dict[int, tuple[Bools, Any]] = {}
+        self._is_single_route = self.num_envs == 1 and self.config.level == "executor"
         self._view_decisions()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -263,11 +263,10 @@ class RoutingSimulation(Simulation):
         self._view_decisions()  # the copy's own
 
     def _view_decisions(self) -> None:
-        """Take views of what a step reads of its decisions: fields of records are slow to find."""
+        """Keep views of the fields that every step reads: finding a record's field is slow."""
         self._decision_bytes = self.decisions.view(np.uint8)
-        names = ("time_s", "query", "node", "models_up")
-        self._time_s, self._query, self._node, self._up = (self.decisions[name] for name in names)
-        self._is_single = self.num_envs == 1 and self.config.level == "executor"
+        self._time_s, self._query = self.decisions["time_s"], self.decisions["query"]
+        self._node, self._up = self.decisions["node"], self.decisions["models_up"]
 
     @property
     def title(self) -> str:
@@ -291,11 +290,11 @@ class RoutingSimulation(Simulation):
             low, high = RANGES[key]
             try:
                 rows = np.broadcast_to(np.asarray(value), (self.num_envs,)).astype(np.float64)
-                numbers = np.asarray(value).dtype.kind in "iuf"
+                is_numeric = np.asarray(value).dtype.kind in "iuf"
             except (TypeError, ValueError, OverflowError):
-                rows, numbers = np.full(self.num_envs, -np.inf), False
-            drawn = np.isnan(rows) & (key == "budget_s")
-            if not (numbers and (drawn | ((low <= rows) & (rows <= high))).all()):
+                rows, is_numeric = np.full(self.num_envs, -np.inf), False
+            is_drawn = np.isnan(rows) & (key == "budget_s")
+            if not (is_numeric and (is_drawn | ((low <= rows) & (rows <= high))).all()):
                 several = f", or {self.num_envs} of them" if self.num_envs > 1 else ""
                 raise ConfigError(
                     f"{key} must be a number from {low:g} to {high:g}{several}, got {value!r:.60}"
@@ -306,27 +305,27 @@ class RoutingSimulation(Simulation):
     def reset(self, rows: Ints, rngs: Rngs, observations: Float32s, *, first: bool = True) -> None:
         """Begin new episodes and run to their first decision.
 
-        A tagged query follows another in the running stream; a new stream begins after the last,
-        after a seed or options, and where a query is abandoned.
+        A tagged query follows another in the running stream. A new stream begins after its last
+        query, after a seed or options, and where a query was abandoned.
         """
         if first:
             self._completed = None
         else:
-            self.completed_batch()  # which the next episodes would overwrite
-        inside, every = self.one_query, rows
+            self.completed_batch()  # gather it: the next episodes overwrite the records
+        begin, inside = rows, self.one_query  # rows that need a new stream
         self.decisions[rows] = np.zeros((), CONTEXT)
         if self.one_query and not first and (self.status[rows] != DECISION).all():
             self.drive(RESUME, rows, self._no_starts, self._actions, observations)
             over = self.status[rows] == STREAM_OVER
             rngs = [rng for rng, ended in zip(rngs, over.tolist(), strict=True) if ended]
-            rows, inside = rows[over], False
-        if len(rows):
-            self._begin_streams(rows, rngs, observations, inside=inside)
+            begin, inside = rows[over], False
+        if len(begin):
+            self._begin_streams(begin, rngs, observations, inside=inside)
         if self._is_compact:
-            self._show_compact(every, observations)
+            self._show_compact(rows, observations)
 
     def _show_compact(self, rows: Ints, observations: Float32s) -> None:
-        """Turn what the loops have written into compact observations."""
+        """Replace the observations that the loops have written by compact ones."""
         if self._compact is None:
             self._compact = Compact(self.policy_spec(), self.num_envs)
         seen = observations[rows, : self.layout.written.size]
@@ -336,9 +335,9 @@ class RoutingSimulation(Simulation):
     def _begin_streams(
         self, rows: Ints, rngs: Rngs, observations: Float32s, *, inside: bool
     ) -> None:
-        """Begin new streams; `inside` puts the first tagged query at a random place of them."""
+        """Begin new streams; `inside` puts the first tagged query at a random place in each."""
         starts = np.zeros(len(rows), START)
-        queries = 1 if self._alone else self.num_queries
+        queries = self.num_queries if self._has_background else 1
         for i, (e, rng) in enumerate(zip(rows.tolist(), rngs, strict=True)):
             starts[i]["key"] = rng.integers(2**64, dtype=np.uint64)
             starts[i]["tagged_from"] = rng.integers(queries) if inside else 0
@@ -369,8 +368,8 @@ class RoutingSimulation(Simulation):
             self.cluster.fault[e] = self.faults.changes(key, last_s)
 
     def checked(self, actions: Any) -> Ints:
-        """Return the actions of all environments, (E, a), until the next step."""
-        if self._is_single and isinstance(actions, _INTEGERS):
+        """Return the actions of all environments, (E, a), in an array that the next call reuses."""
+        if self._is_single_route and isinstance(actions, _INTEGERS):
             route = int(actions)
             if 0 <= route < self.num_routes:
                 self._actions[0, 0] = route
@@ -378,18 +377,18 @@ class RoutingSimulation(Simulation):
         return check_actions(actions, self.highs, self.num_envs, self._actions)
 
     def step(self, rows: Ints, actions: Ints, observations: Float32s) -> None:
-        """Carry out one action an environment and run to the next decision; see `Simulation`."""
-        if self._credit:
+        """Carry out one action in each of `rows` and run to the next decision; see `Simulation`."""
+        if self._has_credit:
             due = self.decisions[rows]
             place = np.where(due["kind"] == PLAN, MAX_NODES, due["node"])
-            self._decided[rows, due["query"], place] = self._steps[rows]
+            self._decision_step[rows, due["query"], place] = self._steps[rows]
             self._steps[rows] += 1
         if len(rows) == self.num_envs:
-            self._decision_bytes.fill(0)
+            self._decision_bytes.fill(0)  # faster than record by record
         else:
             self.decisions[rows] = np.zeros((), CONTEXT)
             self.rewards[:] = self.costs[:] = 0.0
-        self._completed = None  # gathered when asked for, or before the next episodes begin
+        self._completed = None  # gathered on demand, or before the next episodes begin
         self.drive(STEP, rows, self._no_starts, actions, observations)
         np.not_equal(self.status, _DECISION, self.terminated)
         if self.config.truncate_overrun_s is not None:
@@ -424,15 +423,15 @@ class RoutingSimulation(Simulation):
 
     @property
     def mask(self) -> Bools:
-        """Actions that make sense, (E, n): routes to models that are up, and any plan."""
+        """Actions that are open, (E, n): routes to models that are up, and any plan."""
         return np.stack([self._mask(up)[0] for up in self._up.tolist()])
 
     def mask_of(self, row: int) -> Bools:
-        """Return the actions that make sense in an environment, (n,)."""
+        """Return the actions that are open to an environment, (n,); not to be written to."""
         return self._mask(self._up.item(row))[0]
 
     def sample_mask_of(self, row: int) -> Any:
-        """Return the mask of an environment as `action_space.sample` takes it, new."""
+        """Return a new mask of an environment, as `action_space.sample` takes it."""
         sample = self._mask(self._up.item(row))[1]
         return tuple(map(np.copy, sample)) if type(sample) is tuple else sample.copy()
 
@@ -443,16 +442,14 @@ class RoutingSimulation(Simulation):
         return tuple([self._mask(up)[1] for up in self._up.tolist()])
 
     def _mask(self, up: int) -> tuple[Bools, Any]:
-        """Return the mask while the models of the bit mask `up` are up, and its form for `sample`.
-
-        Both are kept, and not to be written to.
-        """
+        """Return the mask (n,) while the models of bit mask `up` are up, and its `sample_mask`."""
         if up not in self._masks:
-            models = [bool(up >> m & 1) for m in range(self.layout.num_models)]
-            routes = np.repeat(np.array(models, np.bool_), len(STRATEGIES))
-            plans = [] if self.config.level == "executor" else self.highs[:PLAN_ACTIONS].tolist()
-            parts = [np.ones(choices, np.bool_) for choices in plans]
-            mask = np.concatenate([*parts, *([] if self.config.level == "planner" else [routes])])
+            plan = [] if self.config.level == "executor" else self.highs[:PLAN_ACTIONS].tolist()
+            parts = [np.ones(choices, np.bool_) for choices in plan]
+            if self.config.level != "planner":
+                is_up = np.array([up >> m & 1 for m in range(self.layout.num_models)], np.bool_)
+                parts.append(np.repeat(is_up, len(STRATEGIES)))
+            mask = np.concatenate(parts)
             sample = self.sample_mask(mask)
             for part in sample if isinstance(sample, tuple) else (sample,):
                 part.flags.writeable = False
@@ -460,11 +457,12 @@ class RoutingSimulation(Simulation):
         return self._masks[up]
 
     def reset_info(self) -> dict[str, Any]:
-        """Return the info of a reset, which names models whose server cards are estimates."""
-        estimates = self.pool.estimates
+        """Return the decision that waits, the split, and models whose cards are estimates."""
         info = {name: value for name, value in self.info().items() if name in DUE}
-        estimated = {"estimates": estimates} if estimates else {}
-        return info | {"split": self.split} | estimated
+        info["split"] = self.split
+        if self.pool.estimates:
+            info["estimates"] = self.pool.estimates
+        return info
 
     def info(self) -> dict[str, Any]:
         """Return the decision that waits; with `credit` what ended, and what it cost."""
@@ -473,15 +471,15 @@ class RoutingSimulation(Simulation):
             "query": self._query.item(),
             "node": self._node.item(),
         }
-        if self._credit:
+        if self._has_credit:
             return due | {"earned": columns_of(self.earned()), "costs": self.cost_vectors()[0]}
         return due
 
     def infos(self) -> dict[str, Any]:
         """Return, with `credit`, what ended in every environment, and what it cost."""
-        if not self._credit:
+        if not self._has_credit:
             return {}
-        earned, by_row = self.earned(), np.empty(self.num_envs, object)
+        earned, by_row = self.earned(), np.empty(self.num_envs, object)  # ascending by row
         ends = np.searchsorted(earned["row"], np.arange(self.num_envs + 1)).tolist()
         for row, (first, last) in enumerate(pairwise(ends)):
             by_row[row] = columns_of(earned[first:last])
@@ -493,26 +491,27 @@ class RoutingSimulation(Simulation):
         Raises:
             ConfigError: credit is not kept.
         """
-        if not self._credit:
+        if not self._has_credit:
             raise ConfigError("decisions get no credit; make the environment with credit=True")
-        config, (rows, records) = self.config, self.completed_batch()
-        ages = self._steps[rows, None] - 1 - self._decided[rows, records["query"]]
-        return earned_by(rows, records, ages, config.level, in_time=config.reward == "goodput")
+        rows, records = self.completed_batch()
+        ages = self._steps[rows, None] - 1 - self._decision_step[rows, records["query"]]
+        in_time = self.config.reward == "goodput"
+        return earned_by(rows, records, ages, self.config.level, in_time=in_time)
 
     def cost_vectors(self) -> Floats:
         """Return the costs of the last step, (E, 2 + M), as `credit.cost_vectors`."""
         return cost_vectors(self.costs, *self.completed_batch(), len(self.pool.models))
 
     def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
-        """Return the outcome of tagged queries, or means over the queries of streams."""
+        """Return the results of tagged queries, or means over the queries of streams."""
         if not self.one_query:
             return {
                 "queries": np.full(len(rows), self.num_queries),
                 "solve_rate": rewards / self.num_queries,
                 "mean_cost": costs / self.num_queries,
             }
-        environments, records = self.completed_batch()
-        record = records[np.searchsorted(environments, rows)]
+        ended, records = self.completed_batch()
+        record = records[np.searchsorted(ended, rows)]
         return {
             "solved": record["solved"].astype(np.int64),
             "latency_s": record["latency_s"],
@@ -529,26 +528,26 @@ class RoutingSimulation(Simulation):
         return int(stream["models_up"]) if stream["num_queries"] else self.models_up
 
     def completed(self, e: int) -> NDArray[Any]:
-        """The agent's queries of environment `e` that ended in its last step, (k,) COMPLETED."""
+        """Return the agent's queries of environment `e` that ended in its last step, COMPLETED."""
         stream = self.state.stream[e]
         rows = self.state.completed[e, stream["reported"] : stream["finished"]]
         return rows[rows["is_controlled"] == 1] if self.one_query else rows.copy()
 
     def completed_batch(self) -> tuple[Ints, NDArray[Any]]:
-        """The same for all environments: (k,) environments and (k,) COMPLETED, in their order."""
+        """Return `completed` of all environments: (k,) their rows, ascending, and COMPLETED."""
         if self._completed is None:
             first, last = self.state.stream["reported"], self.state.stream["finished"]
             counts = last - first
             rows = np.repeat(np.arange(self.num_envs), counts)
-            ends = np.cumsum(counts)
-            position = np.arange(len(rows)) - np.repeat(ends - counts, counts) + first[rows]
+            starts = np.cumsum(counts) - counts  # of each environment's records among all
+            position = first[rows] + np.arange(len(rows)) - starts[rows]
             records = self.state.completed[rows, position] if len(rows) else np.zeros(0, COMPLETED)
-            agents = records["is_controlled"] == 1 if self.one_query else np.s_[:]
-            self._completed = rows[agents], records[agents]
+            chosen = records["is_controlled"] == 1 if self.one_query else np.s_[:]
+            self._completed = rows[chosen], records[chosen]
         return self._completed
 
     def calls(self, e: int) -> NDArray[Any]:
-        """All calls of environment `e`'s stream that are done, (k,) CALL.
+        """Return all calls of environment `e`'s stream that are done, (k,) CALL.
 
         Raises:
             ConfigError: calls are not recorded.
@@ -558,7 +557,7 @@ class RoutingSimulation(Simulation):
         return self.state.call[e, : self.state.stream[e]["recorded_calls"]].copy()
 
     def loads(self, e: int) -> tuple[Load, ...]:
-        """Present load of the servers of environment `e`."""
+        """Return the present load of each server of environment `e`."""
         now_s = float(self.state.stream[e]["now_s"])
         return tuple(
             Load(int(server["running"]), int(server["waiting"]), kv_use(self.cluster, e, m, now_s))
@@ -566,15 +565,16 @@ class RoutingSimulation(Simulation):
         )
 
     def seen(self, e: int) -> Float32s:
-        """The metrics that environment `e` polled last, (3, M); see `server/telemetry.py`."""
+        """Return the metrics that environment `e` polled last, (3, M) (`server.telemetry`)."""
         seen: Float32s = self.cluster.seen[e]
         return seen
 
     def policy_spec(self) -> PolicySpec:
-        """The public facts of this run, for `Policy.reset`."""
+        """Return the public facts of this run, for `Policy.reset`."""
         params, weights, config, models = self.params, self._weights, self.config, self.pool.models
-        fixed = (config.budget_s,) if isinstance(config.budget_s, float) else None
-        expected_call_s, expected_tokens = np.zeros(len(models)), np.zeros((len(models), 2))
+        tiers_s, fixed_s = self.workload.budget_tiers_s, config.budget_s
+        expected_call_s = np.zeros(len(models))
+        expected_tokens = np.zeros((len(models), 2))  # of prompt and answer
         for weight, profile, members in zip(weights, self.profiles, self._members, strict=True):
             prompt = (
                 float(self.tasks.prompt_tokens[members].mean()) + profile.prompt.overhead_tokens
@@ -598,7 +598,7 @@ class RoutingSimulation(Simulation):
             layout=self.layout,
             level=config.level,
             workload=self.workload.name,
-            budget_tiers_s=np.asarray(fixed or self.workload.budget_tiers_s),
+            budget_tiers_s=np.array([fixed_s] if isinstance(fixed_s, float) else tiers_s),
             model_share=model_share / model_share.sum(),
             strategy_share=strategy_share / strategy_share.sum(),
             expected_call_s=expected_call_s,

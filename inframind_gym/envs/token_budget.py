@@ -40,11 +40,11 @@ class TokenBudgetConfig(StrictModel):
 
     @property
     def budget_range(self) -> tuple[int, int]:
-        """Least and largest budget."""
+        """Least and largest budget in tokens."""
         return self.budget if isinstance(self.budget, tuple) else (self.budget, self.budget)
 
     @model_validator(mode="after")
-    def _ordered(self) -> TokenBudgetConfig:
+    def _check_budget(self) -> TokenBudgetConfig:
         low, high = self.budget_range
         if low > high:
             raise ValueError(f"budget: a range goes up, got {[low, high]}")
@@ -66,8 +66,8 @@ TERMS: Final = ("quality", "tokens")
 
 # Observations
 
-_THREE: Final = np.eye(3)
-# In the order of the class's table, by the state and one over its budgets.
+_ONE_HOT: Final = np.eye(3)
+# Functions of a state and of 1 / budget (k,), in the order of the class's table; see `Columns`.
 _COLUMNS: Final = Columns(
     {
         "remaining": (1, -1, 1, lambda state, share: state.remaining * share),
@@ -84,8 +84,8 @@ _COLUMNS: Final = Columns(
         "calls": (3, 0, 10, lambda state, _: state.calls / 10.0),
         "cut": (3, 0, 1, lambda state, _: state.cut),
         "steps": (1, 0, 1, lambda state, _: state.steps / state.max_steps),
-        "seen": (3, 0, 1, lambda state, _: _THREE[state.seen]),
-        "strategy": (3, 0, 1, lambda state, _: _THREE[state.strategy]),
+        "seen": (3, 0, 1, lambda state, _: _ONE_HOT[state.seen]),
+        "strategy": (3, 0, 1, lambda state, _: _ONE_HOT[state.strategy]),
     }
 )
 OBSERVATION_SIZE: Final = len(_COLUMNS.box.low)
@@ -102,7 +102,7 @@ def observe(state: TeamState, rows: Ints) -> Float32s:
 LOGIT_SCALE: Final = 4.0  # of the continuous action
 STOP_ABOVE: Final = 0.5  # last number of the continuous action
 CONTINUOUS_SIZE: Final = 4  # logits of three shares, and of stopping
-_ORDER: Final = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0]])  # who is called, and who instead
+_ORDER: Final = np.array([[0, 1, 2], [1, 2, 0], [2, 1, 0]])  # by turn: agents to try, in order
 
 
 class TokenBudgetSimulation(Simulation):
@@ -110,12 +110,12 @@ class TokenBudgetSimulation(Simulation):
 
     Attributes:
         settings: constants of the team.
-        task: what the calls do.
-        state: ledgers, scores and what is open.
-        tokens, action: (E,) of the last step; of a continuous one the call that it led to.
+        task: the simulated tasks, which answer the calls.
+        state: ledgers, scores and masks.
+        tokens, action: (E,) of the last step; of a continuous action the call that it led to.
 
     Raises:
-        ConfigError: there is no such team, or the budget is none of its token units.
+        ConfigError: there is no such team.
     """
 
     config: TokenBudgetConfig
@@ -135,7 +135,7 @@ class TokenBudgetSimulation(Simulation):
         self.self_eval = overhead.self_eval if config.overhead else 0
         self.state = TeamState(self.settings, num_envs, self.self_eval, config.max_steps)
         self.tokens, self.action, self._turn = np.zeros((3, num_envs), np.int64)
-        self._area = np.zeros(num_envs)
+        self._area = np.zeros(num_envs)  # sums of true quality times tokens
 
     @property
     def mask(self) -> Bools:
@@ -173,12 +173,12 @@ class TokenBudgetSimulation(Simulation):
         strategy = constants.STRATEGIES.index(self.config.strategy)
         self.state.begin(rows, budget, strategy, self.task.seen[rows], self.preflight)
         self.terms[rows] = 0.0
-        for part in (self.tokens, self._turn, self._area, self.terminated, self.truncated):
-            part[rows] = 0
+        for array in (self.tokens, self._turn, self._area, self.terminated, self.truncated):
+            array[rows] = 0
         self._observe(rows, observations)
 
     def _observe(self, rows: Ints, observations: Float32s) -> None:
-        """Find out what is open to `rows`, and write what is seen of it."""
+        """Update the masks of `rows`, and write their observations."""
         self.state.look(rows, self.task.prompt_estimates(rows), self.task.has_draft(rows))
         observations[rows] = observe(self.state, rows)
 
@@ -209,10 +209,10 @@ class TokenBudgetSimulation(Simulation):
         self.terminated = self.state.over & ~self.state.truncated
 
     def _allocate(self, rows: Ints, numbers: NDArray[np.float64]) -> Ints:
-        """Allocate what remains by continuous actions (k, 4); return the calls that follow.
+        """Allocate what remains by continuous actions (k, 4); return the discrete ones, (k,).
 
-        The agent whose turn it is is called at the largest size that its allocation pays; where it
-        pays none, another agent; where none can be called, the team stops.
+        The agent whose turn it is gets a call of the largest size that its allocation pays. Where
+        it pays none, the next agent does; where none can be called, the team stops.
         """
         logits = LOGIT_SCALE * np.clip(numbers[:, :3].astype(np.float64), -1.0, 1.0)
         weights = np.exp(logits)
@@ -220,14 +220,14 @@ class TokenBudgetSimulation(Simulation):
         self.state.open_actions(rows)
         limits = self.state.limits[rows]
         order = _ORDER[self._turn[rows]]
-        open_ = np.take_along_axis(limits[:, :, 0] > 0, order, axis=1)
-        agents = order[np.arange(len(rows)), open_.argmax(axis=1)]
-        at_size = limits[np.arange(len(rows)), agents] >= self.state.max_tokens[agents]
-        sizes = np.maximum(at_size.sum(axis=1) - 1, 0)
-        ends = ~open_.any(axis=1) | (numbers[:, 3] > STOP_ABOVE)
-        follows = np.where(agents == rules.EXECUTOR, rules.CRITIC, rules.EXECUTOR)
-        self._turn[rows] = np.where(ends, self._turn[rows], follows)
-        return np.where(ends, STOP, agents * len(constants.SIZES) + sizes)
+        can_call = np.take_along_axis(limits[:, :, 0] > 0, order, axis=1)
+        agents = order[np.arange(len(rows)), can_call.argmax(axis=1)]
+        fits = limits[np.arange(len(rows)), agents] >= self.state.max_tokens[agents]  # S, M, L
+        sizes = np.maximum(fits.sum(axis=1) - 1, 0)
+        stops = ~can_call.any(axis=1) | (numbers[:, 3] > STOP_ABOVE)
+        next_agents = np.where(agents == rules.EXECUTOR, rules.CRITIC, rules.EXECUTOR)
+        self._turn[rows] = np.where(stops, self._turn[rows], next_agents)
+        return np.where(stops, STOP, agents * len(constants.SIZES) + sizes)
 
     # Results
 
@@ -258,17 +258,17 @@ class TokenBudgetSimulation(Simulation):
         }
 
     def summaries(self, rows: Ints, *_: Any) -> dict[str, NDArray[Any]]:
-        """Return what episodes have come to, (k,) each.
+        """Return the results of episodes, (k,) each.
 
-        `quality` is the true one, `reported_quality` that of the proxies; `drained` says whether
-        no call was left to be paid, `overshoot` by how many tokens the budget was exceeded;
-        `quality_area` is the mean true quality over the budget, spent token by token.
+        `quality` is the true one, `reported_quality` that of the proxies; `drained` is 1 where no
+        further call could be paid, `overshoot` the tokens spent beyond the budget; `quality_area`
+        is the mean true quality over the budget, spent token by token.
         """
         state = self.state
         budget, spent = state.budget[rows], state.spent[rows]
         truth, rest = self.task.truth(rows), np.maximum(state.remaining[rows], 0)
-        least = self.settings.min_completion_tokens + self.self_eval
-        needed = state.estimates[rows].min(axis=1) + least
+        shortest_answer = self.settings.min_completion_tokens + self.self_eval
+        needed = state.estimates[rows].min(axis=1) + shortest_answer
         return {
             "quality": truth,
             "reported_quality": state.score[rows],
@@ -303,13 +303,13 @@ class TokenBudgetSimulation(Simulation):
         )
 
     def describe(self, action: Any) -> tuple[str, str]:
-        """Return what is done, and the tokens that were spent before."""
+        """Return an action in words, and tokens and quality before it."""
         spent, score = int(self.state.spent[0]), self.state.score[0]
         words = rules.describe(int(action)) if self.has_mask else "allocate"
         return words, f"after {spent:,} tokens, quality {score:.0f} by the proxies"
 
     def frame(self) -> Frame:
-        """Return the ledger, a row an agent."""
+        """Return the ledger, with a row for each agent."""
         state, rows = self.state, []
         budget, spent = int(state.budget[0]), int(state.spent[0])
         for i, agent in enumerate(constants.AGENTS):
