@@ -2,4 +2,5 @@
 
 from inframind_gym.cli import app
 
-app()
+if __name__ == "__main__":
+    app()

@@ -322,27 +322,30 @@ class ThreadPool:
         shares = min(len(self._calls), count // _WORTHWHILE)
         if self._process != os.getpid():
             self._start()
+        self._process, asked = 0, 0  # the threads of a run that is interrupted are not asked again
         ends = [count * i // shares for i in range(shares + 1)]
         before, behind = arguments[: self._place], arguments[self._place + 1 :]
-        for i in range(shares - 1, 0, -1):
-            call = self._calls[i]
-            call.prepare((*before, self._scratch[i], *behind, ends[i], ends[i + 1]))
-            self._waiting.put(call)
-        self._process = 0  # where this is interrupted, its threads are not asked again
-        self._calls[0](*arguments, 0, ends[1])
-        failures = [self._ended.get() for _ in range(1, shares)]
+        try:
+            for i in range(1, shares):
+                call = self._calls[i]
+                call.prepare((*before, self._scratch[i], *behind, ends[i], ends[i + 1]))
+                self._waiting.put(call)
+                asked += 1
+            self._calls[0](*arguments, 0, ends[1])
+        finally:
+            failures = [self._ended.get() for _ in range(asked)]
         self._process = os.getpid()
         for failure in filter(None, failures):
             raise failure
 
     def _start(self) -> None:
-        """Start the other threads."""
+        """Start the other threads, with calls of their own."""
         self._waiting: SimpleQueue[Bound | None] = SimpleQueue()
         self._ended: SimpleQueue[Exception | None] = SimpleQueue()
+        self._calls[1:] = [Bound(self._entry) for _ in self._calls[1:]]
         for _ in self._calls[1:]:
             weakref.finalize(self, self._waiting.put, None)
             threading.Thread(target=_work, args=(self._waiting, self._ended), daemon=True).start()
-        self._process = os.getpid()
 
 
 def _work(waiting: SimpleQueue[Bound | None], ended: SimpleQueue[Exception | None]) -> None:

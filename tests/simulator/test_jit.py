@@ -371,3 +371,16 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
         pool.run(320, rows, scratch[0], out)
         os._exit(0 if out.tolist() == list(range(0, 640, 2)) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_run_that_fails_waits_for_its_threads() -> None:
+    pool, scratch = pool_of(3)
+    count = 3_000_000
+    rows, out = np.arange(count), np.zeros(count, np.int64)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="takes no str"):
+            pool.run(count, rows, "of the caller's thread", out)
+        assert not out[0] and out[-1] == 2 * rows[-1] and out[count // 3 : -1].all()
+        out[:] = 0
+    pool.run(count, rows, scratch[0], out)
+    assert np.array_equal(out, 2 * rows)
