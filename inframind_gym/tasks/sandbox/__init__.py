@@ -8,7 +8,8 @@
   limits of processor time, memory and open files; a limit of wall-clock time, after which the
   process is killed. Where one of these steps fails nothing is run: that is an error, no verdict.
 * Messages leave the process behind a nonce that only `jail.main` was given. A process that ends
-  early, by whatever means, has failed.
+  early, by whatever means, has failed. What a message can say is a closed list, and none says that
+  an answer passed: only the asserts that are decided outside, and the end of the tests, do.
 * Asserts over what the answer returns are decided outside, over plain data (`lift`): in
   ``assert f(3) == 9`` the 9 is nowhere where the answer's code runs. An answer that equals
   everything, replaces builtins or searches the interpreter gains nothing there. So are 99 % of the
@@ -17,13 +18,15 @@
 What a hostile answer could still do:
 
 * Where a test is not decided outside (it uses variables, loops, classes, unittest), an answer that
-  searches frames and memory of its own process can find what the test expects, or change how it is
-  compared. The tests have builtins of their own, so that replacing those is not enough.
+  searches frames and memory of its own process can find what the test expects, change how it is
+  compared, or find the nonce and say that the tests came to their end. That also passes over
+  asserts in branches, loops and functions, of which nobody outside knows how often they are run.
+  The tests have builtins of their own, so that replacing those is not enough.
 * There, too, an object of its class can pretend to be plain data (``__eq__`` that is always true),
   a context manager of the answer can suppress an error of the tests, a method or attribute of its
   objects can raise StopIteration, and an iterator can begin anew.
-* It can tell what a test asks, and so recognise published tests; and it can make tests look broken
-  (a ConfigError), which are run beside it.
+* It can tell what a test asks, and so recognise published tests; and it can say that the tests are
+  broken (a ConfigError).
 * Whether files exist and how large they are can be found out, and process ids. A defect of the
   kernel, of its seccomp or of Landlock is not caught; caches and processor are shared.
 
@@ -49,7 +52,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from inframind_gym.errors import ConfigError, needs
-from inframind_gym.tasks.sandbox.jail import landlock_version, this_machine
+from inframind_gym.tasks.sandbox.jail import MAX_REASON, landlock_version, this_machine
 from inframind_gym.tasks.sandbox.lift import decode, holds, lift
 from inframind_gym.tasks.sandbox.process import Process, SandboxError, package_places
 from inframind_gym.tasks.taskset import Answer
@@ -242,12 +245,14 @@ class Sandbox:
                 elif kind == "raised":
                     text, line, missing, offered = content
                     source = (tests.split("\n")[int(line) - 1 :] or [""])[0] if line else ""
-                    is_its_fault = any(word in offered for word in re.findall(r"\w+", source))
+                    is_its_fault = not set(re.findall(r"\w+", source)).isdisjoint(offered)
                     if missing is not None:
                         is_its_fault = provides is None or missing in provides
-                    return "failed" if is_its_fault else "broken", str(text)
+                    return "failed" if is_its_fault else "broken", str(text)[:MAX_REASON]
+                elif kind in ("failed", "broken"):
+                    return kind, str(content[0])[:MAX_REASON]
                 else:
-                    return str(kind), str(content[0])[:300]
+                    return "failed", "a message that is not known"
         except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError):
             return "failed", "a result cannot be read"
         finally:

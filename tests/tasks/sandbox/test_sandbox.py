@@ -296,6 +296,18 @@ def test_broken_tests_are_an_error_and_no_verdict(sandbox: Sandbox, tests: str, 
         sandbox.run_tests(RIGHT, asks(tests), task="mbpp/7")
 
 
+@pytest.mark.parametrize("message", ["'broken', 'x' * 999", "'raised', 'x' * 999, 1, None, []"])
+def test_an_answer_can_say_that_tests_are_broken(sandbox: Sandbox, message: str) -> None:
+    """As the sandbox's header says: that is no verdict, and its text is short."""
+    code = (
+        "import os, sys\nframe = sys._getframe()\n"
+        "while 'send' not in frame.f_locals: frame = frame.f_back\n"
+        f"frame.f_locals['send']({message})\nos._exit(0)"
+    )
+    with pytest.raises(ConfigError, match=r"before they first call the answer: x{300}\. Mend"):
+        sandbox.run_tests(code, USUAL)
+
+
 EVALPLUS = """
 import numpy as np
 def is_floats(x): return isinstance(x, float) or isinstance(x, np.ndarray)
