@@ -39,9 +39,9 @@ class Results:
     layout: Layout  # of the sums
     # The finished cells, but for those of policies that were left out
     episodes: dict[Cell, Episode]
-    missing: dict[str, list[str]]  # coordinates of the planned cells that are not there, by policy
+    missing: dict[str, list[str]]  # coordinates of planned cells without a result, by policy
     damaged: int = 0  # files of records that cannot be read
-    # Whether episodes have the values that the tail of a metric follows from
+    # Whether episodes have the values from which the tail metric follows
     has_tails: bool = True
 
     @property
@@ -51,7 +51,7 @@ class Results:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Names of the metrics that the episodes give."""
+        """Names of the metrics that follow from the episodes."""
         names = self.family.metrics
         return tuple(name for name in names if self.has_tails or name != self.layout.tail)
 
@@ -67,7 +67,7 @@ class Results:
         return len(self.episodes) + sum(map(len, self.missing.values()))
 
     def notes(self) -> list[str]:
-        """Return what a reader has to know who takes the folder for complete."""
+        """Return notes on left-out policies, estimated constants and unfinished cells."""
         left_out = self.header.get("left_out", {})
         notes = [f"{policy} was left out: {why}" for policy, why in left_out.items()]
         for texts in self.header.get("estimates", {}).values():
@@ -172,8 +172,8 @@ def leaderboard(results: Results, *, num_resamples: int = NUM_RESAMPLES) -> dict
             estimate = Estimate.of(
                 results.measured, results.layout, policy, episodes.values(), place, num_resamples
             )
-            known = {"policy": policy, "bound": policy in bounds, **family.describe(place)}
-            rows.append({**known, "seeds": sorted(episodes), **estimate.to_json()})
+            row = {"policy": policy, "bound": policy in bounds, **family.describe(place)}
+            rows.append({**row, "seeds": sorted(episodes), **estimate.to_json()})
             if place not in common:
                 continue
             scored[policy][place] = estimate.only(family.score)
@@ -266,14 +266,14 @@ def _to_bound(
 ) -> dict[str, Any]:
     """Return the score over that of the best bound, or the reverse where less is better.
 
-    Of a family with `regret`, return how much better the policy is that it names.
+    For a family with `regret`, return how much better the bound of that name is.
     """
     score = family.metrics[family.score]
-    known = [peers[name] for name in peers if name in bounds and family.regret in ("", name)]
-    if not known:
+    above = [peers[name] for name in peers if name in bounds and family.regret in ("", name)]
+    if not above:
         return {}
     i = average.names.index(score.name)
-    best = max(known, key=lambda bound: score.signed(bound.values[i]))
+    best = max(above, key=lambda bound: score.signed(bound.values[i]))
     if family.regret:
         name, value = "regret", score.signed(float(best.values[i] - average.values[i]))
         draws = score.signed(1.0) * (best.draws[:, i] - average.draws[:, i])

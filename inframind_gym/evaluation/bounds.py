@@ -1,24 +1,24 @@
-"""The informed bound, by linear programming over recipes, and what it says of tracks.
+"""The informed bound of a workload on a pool, by linear programming, and the limits of tracks.
 
-It is that of a router which knows every distribution but no single outcome, without queues.
+It is the bound of a router that knows every distribution but no single outcome, without queues.
 
-A *recipe* is a topology, a number of agents, a kind of role and a route for every node. Its worth
-is known for every group of queries (dataset, apparent difficulty) and budget: the share that it
+A *recipe* is a topology, a number of agents, a kind of role and a route for every node. It is
+evaluated for every group of queries (dataset, apparent difficulty) and budget: the share that it
 solves on idle servers within the budget, and the work that it takes. `informed` searches recipes at
-many prices of the servers' time: the neighbours of those that are worth most at some price are
-tried, until none is better. Those found are evaluated again with other random numbers, so that the
-result is not that of the luckiest among many.
+many prices of the servers' time: it tries the neighbours of the best recipes at each price until
+none is better. The winners are evaluated again with other random numbers, so that the result is
+not that of the luckiest recipes.
 
 Work is counted in seconds of a server that is alone on its GPU and whose steps are as full as its
 slots allow (`oracle.call_cost_s`). A server does at most one second of it a second. Of n busy
 models on a GPU each runs at 1 / (1 + s (n - 1)) of its speed, so together they do
 at most max over n of n / (1 + s (n - 1)) seconds of work a second. No schedule can do more.
 
-`SteadyBound` shares out the queries among the recipes in steady load: the work of the queries that
+`SteadyBound` distributes the queries over the recipes in steady load: the work of the queries that
 arrive in a second fits into a second of the servers. Where the rate changes, the bound is the mean
-over some streams of that of arrivals as they come (`SteadyBound.of_arrivals`). *Capacity* is the
-rate at which the bound in steady load has fallen to 90 % of that on idle servers. There is no rate
-beyond which nothing works: ever cheaper recipes serve ever more queries, ever worse.
+over some sampled streams of arrivals (`SteadyBound.of_arrivals`). *Capacity* is the rate at which
+the bound in steady load has fallen to 90 % of that on idle servers. It is no rate beyond which
+nothing works: beyond it, cheaper recipes serve more queries and solve fewer of them.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ from inframind_gym.simulator.workflow.roles import RoleRule
 from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES, distinct_plans, graph
 from inframind_gym.simulator.workload import BUDGET_TIERS_S, load_profiles
 
-WINDOW_S: Final = 10.0  # of time, within which arrivals are alike
-STREAMS: Final = 10  # that are drawn where the rate of arrivals changes
-CLASSES: Final = 3  # of visible difficulty, alike in size
-RIDGE: Final = 10.0  # of the regression that estimates difficulty
-SEARCH_DRAWS: Final = 6  # times every task is asked while recipes are searched
-FINAL_DRAWS: Final = 60  # and when they are evaluated
+WINDOW_S: Final = 10.0  # arrivals within a window of time are treated alike
+STREAMS: Final = 10  # streams that are sampled where the rate of arrivals changes
+CLASSES: Final = 3  # classes of apparent difficulty, of equal size
+RIDGE: Final = 10.0  # penalty of the regression that estimates difficulty
+SEARCH_DRAWS: Final = 6  # samples of every task while recipes are searched
+FINAL_DRAWS: Final = 60  # samples of every task when the winners are evaluated
 SEARCH_ROUNDS: Final = 8
 SEARCH_WIDTH: Final = 1200  # recipes that are tried in a round
-RUNNERS_UP: Final = 3  # recipes that are evaluated for every price, group and budget
-# Queries for a second of work, up to what nobody can pay where a query takes a tenth of a second:
-# beyond capacity a second costs several queries, and the cheapest recipes of all win.
+RUNNERS_UP: Final = 3  # winners for every price, group and budget
+# Prices of a second of work, in solved queries. At the highest no query is worth a tenth of a
+# second. Beyond capacity a second costs several queries, and only the cheapest recipes win.
 PRICES: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-_WORTH: Final = 1e-4  # goodput: less is not worth another column
+_WORTH: Final = 1e-4  # least gain in goodput for another round of the search
 _NODES: Final = {
     (t, agents): graph(name, agents).num_nodes
     for t, name in enumerate(TOPOLOGIES)
@@ -91,7 +91,7 @@ class Resources:
 
     names: tuple[str, ...]  # (K,) the model's alias, or the GPU's name
     uses: NDArray[np.float64]  # (M, K) 1 where a model's work uses a resource
-    rate: NDArray[np.float64]  # (K,) seconds of work that it does in a second
+    rate: NDArray[np.float64]  # (K,) seconds of work that a resource does in a second
 
 
 def resources_of(pool: PoolConfig) -> Resources:
@@ -141,23 +141,23 @@ def maximise(
 
 
 def first_recipes(routes: int, kinds: Sequence[int]) -> list[Recipe]:
-    """Return where the search begins: every route alone, teams of alike, and pairs of routes."""
+    """Return where the search begins: teams with one route each, and pairs of routes."""
     teams = distinct_plans((1, 2, 3, 5, 6))
     pairs = [team for team in teams if _NODES[team] == 2]
-    alike = product(kinds, range(routes), teams)
+    uniform = product(kinds, range(routes), teams)
     mixed = product(kinds, range(routes), range(routes), pairs)
-    recipes = [Recipe(*team, kind, (r,) * _NODES[team]) for kind, r, team in alike]
+    recipes = [Recipe(*team, kind, (r,) * _NODES[team]) for kind, r, team in uniform]
     recipes += [Recipe(*team, kind, (r, other)) for kind, r, other, team in mixed]
     return list(dict.fromkeys(recipes))
 
 
 def neighbours(recipe: Recipe, routes: int, kinds: Sequence[int]) -> list[Recipe]:
-    """Return recipes that differ in one choice; of nodes that are alike, one is changed."""
+    """Return recipes that differ in one choice; of interchangeable nodes, one is changed."""
     topology, agents, kind, chosen = recipe
     near = [recipe._replace(role_kind=k) for k in kinds if k != kind]
     ordered = TOPOLOGIES[topology] in ("Chain", "FullConnected")
-    alike = {(i if ordered else i // agents, chosen[i]): i for i in reversed(range(len(chosen)))}
-    for i in sorted(alike.values()):
+    first = {(i if ordered else i // agents, chosen[i]): i for i in reversed(range(len(chosen)))}
+    for i in sorted(first.values()):
         others = [(*chosen[:i], r, *chosen[i + 1 :]) for r in range(routes) if r != chosen[i]]
         near += [recipe._replace(routes=other) for other in others]
     for team in distinct_plans({agents, min(agents + 1, MAX_AGENTS), max(agents - 1, 1)}):
@@ -170,14 +170,14 @@ def neighbours(recipe: Recipe, routes: int, kinds: Sequence[int]) -> list[Recipe
 
 
 class Tables(NamedTuple):
-    """Worth of R recipes. G groups of tasks, B budgets, M servers."""
+    """Outcomes of R recipes. G groups of tasks, B budgets, M servers."""
 
     recipes: list[Recipe]
     good: NDArray[np.float64]  # (R, G, B) share solved within each budget on idle servers
     work_s: NDArray[np.float64]  # (R, G, M) mean work of each server
 
     def with_more(self, more: Tables) -> Tables:
-        """Return these recipes and others."""
+        """Return these recipes followed by `more`."""
         arrays = zip(self[1:], more[1:], strict=True)
         return Tables(self.recipes + more.recipes, *map(np.concatenate, arrays))
 
@@ -203,34 +203,34 @@ def _sampler(
         for recipe in recipes:
             solved, latency_s, work_s = outcomes_of(oracle, key, tasks, recipe)
             good = solved[:, None] & (latency_s[:, None] <= budgets_s)
-            sums = [[np.bincount(groups_of, column) for column in of.T] for of in (good, work_s)]
-            rows.append([np.transpose(of) / count[:, None] for of in sums])
+            sums = [[np.bincount(groups_of, column) for column in x.T] for x in (good, work_s)]
+            rows.append([np.transpose(x) / count[:, None] for x in sums])
         return Tables(list(recipes), *(np.array(part) for part in zip(*rows, strict=True)))
 
     return play
 
 
 def _groups(simulation: RoutingSimulation) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the group of each task (T,), and the share of the queries that each has (G,).
+    """Return the group of each task (T,), and the share of the queries that each group has (G,).
 
     Tasks are grouped by dataset and by the difficulty that their text suggests, estimated by ridge
     regression on the embeddings of the training tasks: about what a learned router can know.
     """
     arguments = {**simulation.config.model_dump(), "split": "train", "num_queries": 1}
     train = StreamEnv.simulation_of(arguments, 1)
-    of, train_of = simulation.params.response.task_profile, train.params.response.task_profile
+    profile_of, train_profile_of = (s.params.response.task_profile for s in (simulation, train))
     weights = [part.weight for part in load_profiles(simulation.workload).values()]
-    group = np.zeros(len(of), np.int64)
+    group = np.zeros(len(profile_of), np.int64)
     share = np.zeros(len(weights) * CLASSES)
     for p, weight in enumerate(weights):
-        members, known = np.flatnonzero(of == p), np.flatnonzero(train_of == p)
-        x, y = train.tasks.embeddings[known], train.tasks.difficulty[known]
+        members, examples = np.flatnonzero(profile_of == p), np.flatnonzero(train_profile_of == p)
+        x, y = train.tasks.embeddings[examples], train.tasks.difficulty[examples]
         mean = x.mean(axis=0, dtype=np.float64)
         centred = x - mean
         gram = centred.T @ centred + RIDGE * np.eye(x.shape[1])
         slope = np.linalg.solve(gram, centred.T @ (y - y.mean()))
-        looks = (simulation.tasks.embeddings[members] - mean) @ slope
-        rank = np.argsort(np.argsort(looks, kind="stable"), kind="stable")
+        apparent = (simulation.tasks.embeddings[members] - mean) @ slope
+        rank = np.argsort(np.argsort(apparent, kind="stable"), kind="stable")
         group[members] = p * CLASSES + rank * CLASSES // len(members)
         share += weight * np.bincount(group[members], minlength=len(share)) / len(members)
     return group, share / share.sum()
@@ -259,7 +259,7 @@ def _winners(
 
 
 class Informed(NamedTuple):
-    """Recipes of one workload on its pool that are best at some price."""
+    """Recipes that are best at some price, for one workload on a pool."""
 
     budgets_s: NDArray[np.float64]  # (B,) ascending
     tables: Tables
@@ -277,35 +277,35 @@ def informed(simulation: RoutingSimulation, budgets_s: NDArray[np.float64]) -> I
     """
     resources, (group, share) = resources_of(simulation.pool), _groups(simulation)
     params, routes, k = simulation.params, simulation.num_routes, len(resources.names)
-    kinds = [RoleRule.SINGLE]  # of role, those that differ in this workload
+    kinds = [RoleRule.SINGLE]  # kinds of roles that differ in this workload
     ranges = zip(params.role_start, params.role_count, strict=True)
     roles = [np.arange(first, first + count) for first, count in ranges]
     if any((params.role_codes[roles[d]] == 1).any() for d in np.unique(params.task_domain)):
         kinds.append(RoleRule.CODER)
     if (params.role_calls > 1).any():
         kinds.append(RoleRule.DOUBLE)
-    slants = [np.ones(k)]  # of prices: even ones, and those of a resource that differs
+    ratios = [np.ones(k)]  # of prices: all equal, or one resource dearer or cheaper than the rest
     for i, factor in product(range(k), (0.1, 0.3)):
         dear, cheap = np.full(k, factor), np.ones(k)
         dear[i], cheap[i] = 1.0, factor
-        slants += [dear, cheap]
-    scaled = (np.array(PRICES)[:, None, None] * np.array(slants)).reshape(-1, k)
+        ratios += [dear, cheap]
+    scaled = (np.array(PRICES)[:, None, None] * np.array(ratios)).reshape(-1, k)
     prices = np.unique([np.zeros(k), *scaled], axis=0)
     search = _sampler(simulation, group, budgets_s, SEARCH_DRAWS, seed=1)
     tables = search(first_recipes(routes, kinds))
-    known = set(tables.recipes)
+    evaluated = set(tables.recipes)
     best, worth = _winners(tables, prices, resources, 1)
     for _ in range(SEARCH_ROUNDS):
-        tried: dict[Recipe, None] = {}
+        untried: dict[Recipe, None] = {}
         for r in best.tolist():
             near = neighbours(tables.recipes[r], routes, kinds)
-            tried.update((one, None) for one in near if one not in known)
-            if len(tried) >= SEARCH_WIDTH:
+            untried.update((one, None) for one in near if one not in evaluated)
+            if len(untried) >= SEARCH_WIDTH:
                 break
-        if not tried:
+        if not untried:
             break
-        known.update(tried)
-        tables, before = tables.with_more(search(list(tried))), worth
+        evaluated.update(untried)
+        tables, before = tables.with_more(search(list(untried))), worth
         best, worth = _winners(tables, prices, resources, 1)
         if worth - before < _WORTH:
             break
@@ -330,20 +330,20 @@ class SteadyBound:
     """Bounds of one workload on its pool.
 
     Args:
-        informed: Recipes, of which the search has known all of the budgets.
-        drawn_s: Budgets that queries draw from, each as often as it stands here.
+        informed: Recipes, searched for all of the budgets.
+        drawn_s: Budgets that queries draw from, with repetitions for larger shares.
     """
 
     def __init__(self, informed: Informed, drawn_s: tuple[float, ...]) -> None:
         budgets = np.unique(np.array(drawn_s, np.float64))
         drawn = np.array([drawn_s.count(one) for one in budgets.tolist()])
         self.budget_share = drawn / len(drawn_s)
-        self.drawn_s, known = drawn_s, np.searchsorted(informed.budgets_s, budgets)
-        self.good = informed.tables.good[:, :, known]  # (R, G, B)
+        self.drawn_s, index = drawn_s, np.searchsorted(informed.budgets_s, budgets)
+        self.good = informed.tables.good[:, :, index]  # (R, G, B)
         self.share, self.resources = informed.share, informed.resources
         self._use = informed.tables.work_s @ self.resources.uses  # (R, G, K)
         self._paid_s = informed.tables.work_s @ informed.gpus  # (R, G)
-        # Recipes than which no other is as good for as little of every resource.
+        # Keep recipes that no other beats: as good with as little of every resource.
         kept = np.ones(self.good.shape, np.bool_)
         earlier = np.tri(len(self.good), k=-1, dtype=np.bool_).T  # [j, i]: j comes before i
         for g in range(self.good.shape[1]):
@@ -400,11 +400,11 @@ class SteadyBound:
         return SteadyPlan(score, float(pay @ x[:n]))
 
     def of_arrivals(self, arrival_s: NDArray[np.float64], weights: Sequence[float] = ()) -> float:
-        """Return a bound on the goodput of queries that come at given times, again and again.
+        """Return a bound on the goodput of queries that arrive at given times, repeated forever.
 
         Every resource has a price in every window of time. A query's work may be done until its
         budget has passed, so it pays about the lowest price on the way. Any prices give a bound
-        (weak duality); L-BFGS improves them on a function whose kinks are smoothed, ever less.
+        (weak duality); L-BFGS improves them on a smoothed function, in steps of less smoothing.
 
         Args:
             arrival_s: (n,) ascending, from 0 on.
@@ -450,10 +450,10 @@ class SteadyBound:
             return float(value), slope.ravel()
 
         prices = np.full(windows * len(limit), 0.1)
-        given: dict[str, Any] = {"method": "L-BFGS-B", "jac": True, "options": {"maxiter": 200}}
+        solver: dict[str, Any] = {"method": "L-BFGS-B", "jac": True, "options": {"maxiter": 200}}
         for width in (0.03, 0.01, 0.003, 0.001):
             bounds = [(0.0, None)] * len(prices)
-            prices = minimize(dual, prices, (width,), bounds=bounds, **given).x
+            prices = minimize(dual, prices, (width,), bounds=bounds, **solver).x
         return float(dual(prices, 1e-6)[0])
 
     def capacity_per_min(self) -> float:
@@ -498,7 +498,7 @@ def compute_limits(
     again: bool = False,
     bound_of: Callable[[Scenario], SteadyBound] = bound_of,
 ) -> Path:
-    """Write the limits of a track's scenarios, those that hold still as they are.
+    """Write the limits of a track's scenarios; those that still hold are kept.
 
     Args:
         name_or_path: The track.
@@ -510,7 +510,7 @@ def compute_limits(
         The file.
     """
     track, (path, kept) = load_track(name_or_path), kept_limits(name_or_path)
-    found: dict[str, Any] = {}
+    computed: dict[str, Any] = {}
     for name, scenario in track.scenarios.items():
         limits = kept.get(name)
         if limits is not None and limits.constants != scenario.constants():
@@ -518,37 +518,37 @@ def compute_limits(
         if limits is None or again or not set(track.loads) <= set(limits.informed):
             limits = _limits(track, scenario, bound_of(scenario), limits)
             say(f"{name}: {limits.capacity_per_min:g} queries/min")
-        found[name] = {**limits.model_dump(), "reach": list(limits.reach)}
-    content = yaml.safe_dump({"scenarios": found}, sort_keys=False, default_flow_style=None)
+        computed[name] = {**limits.model_dump(), "reach": list(limits.reach)}
+    content = yaml.safe_dump({"scenarios": computed}, sort_keys=False, default_flow_style=None)
     replace_text(path, _HEAD.format(name=track.name) + content)
     return path
 
 
 def _limits(
-    track: TrackConfig, scenario: Scenario, bound: SteadyBound, known: Limits | None
+    track: TrackConfig, scenario: Scenario, bound: SteadyBound, limits: Limits | None
 ) -> Limits:
-    """Compute the limits of a scenario; of `known` capacity, work and reach stay."""
-    if known is None:
+    """Compute the limits of a scenario; capacity, work and reach of `limits` stay."""
+    if limits is None:
         capacity_per_min = float(f"{bound.capacity_per_min():.3g}")
-        known = Limits(
+        limits = Limits(
             constants=scenario.constants(),
             capacity_per_min=capacity_per_min,
             work_s=float(f"{bound.plan(capacity_per_min).work_s:.3g}"),
             reach=tuple(round(float(share), 4) for share in bound.reach),
             informed={},
         )
-    cap_s = math.inf if scenario.work_cap is None else scenario.work_cap * known.work_s
+    cap_s = math.inf if scenario.work_cap is None else scenario.work_cap * limits.work_s
     worst, process, informed = track.counts == "worst", make_arrivals(scenario.arrivals), {}
-    for load in sorted({*track.loads, *known.informed}):  # also those of suites
-        rate_per_min = load * known.capacity_per_min
+    for load in sorted({*track.loads, *limits.informed}):  # also those of suites
+        rate_per_min = load * limits.capacity_per_min
         if process.kind == "poisson" or worst:
-            given: dict[str, Any] = {"weights": scenario.weights, "worst": worst, "cap_s": cap_s}
-            score = bound.plan(rate_per_min, **given).score
+            plan = bound.plan(rate_per_min, weights=scenario.weights, worst=worst, cap_s=cap_s)
+            score = plan.score
         else:
-            base = load * (known.capacity_per_min / process.mean_rate_factor())
-            streams = map(np.random.default_rng, range(STREAMS))
-            came = [process.sample(base, 3000, stream) for stream in streams]
-            scores = [bound.of_arrivals(arrival_s, scenario.weights) for arrival_s in came]
+            base = load * (limits.capacity_per_min / process.mean_rate_factor())
+            rngs = map(np.random.default_rng, range(STREAMS))
+            streams = [process.sample(base, 3000, rng) for rng in rngs]
+            scores = [bound.of_arrivals(arrival_s, scenario.weights) for arrival_s in streams]
             score = float(np.mean(scores))
         informed[load] = min(round(score, 4), 1.0)
-    return known.model_copy(update={"informed": informed})
+    return limits.model_copy(update={"informed": informed})

@@ -32,16 +32,16 @@ class Axis(NamedTuple):
     name: str  # key in JSON
     setting: str  # the suite's field with its values
     label: str  # heading in tables
-    # Of its tables on a board: with "{}" a table of metrics for each value, without it one of
-    # scores ("{score}") by value; empty: none
+    # Title of its tables on a board. With "{}": a table of metrics for each value; without: one
+    # table of scores ("{score}") by value; empty: no table
     title: str = ""
-    is_file: bool = False  # the suite names configuration files, cells have their names
+    is_file: bool = False  # the suite has names or paths of configurations, cells their names
     text: Callable[[Any], str] = str  # formats a value
     read: Callable[[Any], Any] = str  # makes a value from JSON; float: the axis is a load
 
     @property
     def table(self) -> str:
-        """Key of the leaderboard's averages along it, "by_rate" of the label "rate/min"."""
+        """Key of a leaderboard's averages along this axis: "by_rate" for "rate/min"."""
         return "by_" + self.label.partition("/")[0]
 
 
@@ -52,7 +52,7 @@ class Cell:
     policy: str  # name or ``package.module:Class``, as given on the command line or in the suite
     place: Place  # coordinates along `axes`
     seed: int  # index of the repetition
-    training: int = 0  # which of its trainings plays, where a policy was trained with several seeds
+    training: int = 0  # index of the training, for policies that were trained with several seeds
     axes: tuple[Axis, ...] = field(default=(), compare=False, repr=False)  # of its family
 
     @property
@@ -63,15 +63,15 @@ class Cell:
     @property
     def episode_seed(self) -> int:
         """Seed of the environment's reset, the same for all policies and trainings; [0, 2**31)."""
-        return self._seed_of("sweep")  # another word would give other episodes
+        return self._hashed_seed("sweep")  # another word would give other episodes
 
     @property
     def policy_seed(self) -> int:
         """Seed of the policy's own randomness, unrelated to the environment's; in [0, 2**31)."""
-        return self._seed_of("policy")
+        return self._hashed_seed("policy")
 
-    def _seed_of(self, what: str) -> int:
-        parts = [what, *without_draw(self.place)[0], self.seed]
+    def _hashed_seed(self, purpose: str) -> int:
+        parts = [purpose, *without_draw(self.place)[0], self.seed]
         digest = hashlib.sha256(json.dumps(parts).encode()).digest()
         return int.from_bytes(digest[:4], "big") >> 1
 
@@ -100,13 +100,13 @@ class Cell:
 
 
 def without_draw(place: Place) -> tuple[Place, int | None]:
-    """Return a place with `math` for `math#7`, and 7; posterior draws share its episodes."""
+    """Split off the posterior draw of a place: `math#7` becomes `math` and 7."""
     name, draw = split_draw(place[0])
     return (name, *place[1:]), draw
 
 
 def in_order(place: Place) -> Place:
-    """Return a place as it is sorted: numbers before names, numbers in names as numbers."""
+    """Return the sort key of a place: numbers before names, numbers in names as numbers."""
 
     def natural(name: str) -> tuple[str | int, ...]:  # 4gpu comes before 16gpu
         parts = re.split(r"([0-9]+)", name)
@@ -125,7 +125,7 @@ def content_hash(content: Any) -> str:
 
 
 def rounded(content: Any, figures: int) -> Any:
-    """Return JSON content whose numbers have so many significant figures."""
+    """Round the numbers of JSON content to significant figures."""
     if isinstance(content, float):
         return float(f"{content:.{figures}g}")
     if isinstance(content, Mapping):
@@ -142,28 +142,28 @@ def file_hash(path: str | Path) -> str:
 
 
 def name_of(name_or_path: str) -> str:
-    """Return a configuration's name in results: of a file its own, wherever it lies."""
+    """Return a configuration's name in results: a file's name without folder and suffix."""
     path, mark, draw = name_or_path.partition("#")
     return Path(path).name.removesuffix(".yaml").removesuffix(".yml") + mark + draw
 
 
 def absolute(name_or_path: str) -> str:
-    """Return the absolute path of a configuration that is a file, any other by its name."""
+    """Make the path of a configuration absolute; a name is returned unchanged."""
     is_path = name_of(name_or_path) != name_or_path
     return str(Path(name_or_path).absolute()) if is_path else name_or_path
 
 
 def check_names(configurations: Iterable[str]) -> None:
-    """Check that results, which go by names of files, can tell configurations apart.
+    """Check that no two configurations have the same name in results.
 
     Raises:
         ConfigError: Two of them have one name.
     """
-    first: dict[str, str] = {}
-    for one in configurations:
-        other = first.setdefault(name_of(one), one)
-        if other != one:
+    by_name: dict[str, str] = {}
+    for source in configurations:
+        other = by_name.setdefault(name_of(source), source)
+        if other != source:
             raise ConfigError(
-                f"{other} and {one} are both called {name_of(one)!r} in results, which go by the "
-                "names of files. Rename one of them."
+                f"{other} and {source} are both called {name_of(source)!r} in results, which go by "
+                "the names of files. Rename one of them."
             )

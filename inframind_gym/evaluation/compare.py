@@ -37,8 +37,8 @@ def sides_of(results: Sequence[Results], names: Sequence[str]) -> list[tuple[Sid
 
     Args:
         results: One folder or two.
-        names: Of two policies; none for two folders: of each the only policy that the other has
-            not, else all that both have.
+        names: Of two policies. None with two folders: the one policy that each has alone, else all
+            policies that both have.
 
     Raises:
         ConfigError: A folder has no such policy, or there is nothing to choose.
@@ -66,7 +66,7 @@ def paired(
     """Estimate metrics of sides of one family on the episodes that all have, of the same length.
 
     Returns:
-        Of one side after the other the estimates by place; the number of episodes; notes for the
+        An iterator over the sides' estimates by place; the number of episodes; notes for the
         reader.
     """
     strata = [side.results.strata(side.policy) for side in sides]
@@ -99,8 +99,8 @@ def paired(
     if any(1 < len(seeds) < MIN_SEEDS for seeds in common.values()):
         notes.append(f"some cells have fewer than {MIN_SEEDS} seeds: their intervals are rough")
     for results in list({id(side.results): side.results for side in sides}.values())[1:]:
-        if found := "; ".join(differences(sides[0].results.header, results.header)):
-            notes.append(f"the two runs differ in {shortened(found, 400)}")
+        if differing := "; ".join(differences(sides[0].results.header, results.header)):
+            notes.append(f"the two runs differ in {shortened(differing, 400)}")
     return estimates, sum(map(len, common.values())), notes
 
 

@@ -20,8 +20,8 @@ Columns = Mapping[str, NDArray[Any]]  # records of an episode by field, ``(num_r
 class Metric:
     """Description of a metric.
 
-    It is a quotient of two sums over records, or a quantile of a field of all records (`tail_of`),
-    or, with an empty `whole`, what a layout makes of the sums.
+    A metric is a quotient of two sums over records, or a quantile of a field over all records
+    (`tail_of`), or, with an empty `whole`, computed from the sums by the layout.
     """
 
     name: str  # key in JSON
@@ -31,10 +31,10 @@ class Metric:
     # Direction of improvement; None where neither end is better
     better: Literal["higher", "lower"] | None = None
     decimals: int = 2  # of plain numbers below 100
-    part: str | tuple[str, ...] = ""  # the sum that is divided, or several; empty: `name`
-    whole: str = RECORDS  # the sum that divides
-    scale: float = 1.0  # of the quotient
-    complement: bool = False  # whether it is what the quotient lacks of 1
+    part: str | tuple[str, ...] = ""  # numerator: a sum, or several to add; empty: `name`
+    whole: str = RECORDS  # denominator: a sum
+    scale: float = 1.0  # factor of the quotient
+    complement: bool = False  # whether the metric is 1 less the quotient
     tail_of: str = ""  # the field whose quantile TAIL it is; each layout has one such metric
 
     @property
@@ -67,7 +67,7 @@ class Layout:
 
     Args:
         metrics: By name.
-        names: Names of what records have the numbers of, as ``run.json`` has them.
+        names: Names behind the indices in records, by kind, as in ``run.json``.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Layout:
         return (*(k for k, one in metrics if one.whole == RECORDS and not one.tail_of), RECORDS)
 
     def derived(self, columns: Columns) -> dict[str, NDArray[Any]]:
-        """Return what each record adds to the sums that are no fields of it, (num_records,)."""
+        """Return each record's share of the sums that are not fields, (num_records,) each."""
         return {RECORDS: np.ones(len(next(iter(columns.values()))))}
 
     def table(self, columns: Columns) -> NDArray[np.float64]:
-        """Return what each record adds to the sums, ``(num_records, width)``."""
+        """Return each record's share of all sums, ``(num_records, width)``."""
         derived = self.derived(columns)
-        added = [derived[name] if name in derived else columns[name] for name in self.sums]
-        return np.column_stack(added).astype(np.float64)
+        parts = [derived[name] if name in derived else columns[name] for name in self.sums]
+        return np.column_stack(parts).astype(np.float64)
 
     def values(self, columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the numbers whose quantile is the tail, and the record of each, ``(k,)``."""
@@ -104,17 +104,17 @@ class Layout:
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each.
 
-        Nothing over nothing is 0.
+        A denominator of 0 counts as 1.
         """
-        of, found = self.named(sums), {}
+        total, values = self.named(sums), {}
         for name, metric in self.metrics.items():
             if metric.whole and not metric.tail_of:
                 parts = (metric.part or name,) if isinstance(metric.part, str) else metric.part
-                whole = np.where(of[metric.whole] > 0.0, of[metric.whole], 1.0)
-                quotient = metric.scale * (sum(of[part] for part in parts) / whole)
-                found[name] = np.asarray(1.0 - quotient if metric.complement else quotient)
-        return found
+                whole = np.where(total[metric.whole] > 0.0, total[metric.whole], 1.0)
+                quotient = metric.scale * (sum(total[part] for part in parts) / whole)
+                values[name] = np.asarray(1.0 - quotient if metric.complement else quotient)
+        return values
 
     def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
-        """Return shares of what was used, by kind and name, from one row of sums."""
+        """Return the shares of models, strategies and so on that were used, from a row of sums."""
         return {}

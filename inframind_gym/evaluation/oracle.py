@@ -1,11 +1,11 @@
-"""The outcome of a query under a given recipe, known beforehand: for bounds alone.
+"""The outcome of a query under a given recipe, without servers: for bounds alone.
 
 A `Recipe` is a topology, a number of agents, a kind of role and a route for every node. Every
-random number of the simulator belongs to its place (`inframind_gym.simulator.rng`), so the outcome
-of a recipe is a function of the episode's key and the query. `play` follows the rules of workflows
-(`inframind_gym.simulator.workflow`) and answers (`inframind_gym.simulator.quality`)
-without any server. It finds whether the query is solved, the work of each server, and the latency
-on idle servers. The bounds (`inframind_gym.evaluation.bounds`) use it; no contestant may.
+random number of the simulator depends on its place alone (`inframind_gym.simulator.rng`), so the
+outcome of a recipe is a function of the episode's key and the query. `play` follows the rules of
+workflows (`inframind_gym.simulator.workflow`) and answers (`inframind_gym.simulator.quality`). It
+returns whether the query is solved, the work of each server, and the latency on idle servers. The
+bounds (`inframind_gym.evaluation.bounds`) use it; no ranked policy may.
 
 *Work* is the least time that a server, alone on its GPU, spends on a call: its share of steps that
 serve as many sequences as the server takes (`call_cost_s`).
@@ -81,17 +81,17 @@ def make_oracle(params: EnvParams, card: NDArray[Any]) -> Oracle:
 def outcomes_of(
     oracle: Oracle, key: Any, tasks: NDArray[np.int64], recipe: Recipe
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
-    """Return what becomes of the first queries of an episode, all carried out by one recipe.
+    """Return the outcomes of the first queries of an episode, all carried out by one recipe.
 
     Args:
-        oracle: Of the servers.
-        key: Of the episode, uint64.
-        tasks: (n,) of the queries.
-        recipe: Of every query.
+        oracle: Constants of the servers.
+        key: The episode's key, uint64.
+        tasks: (n,) tasks of the queries.
+        recipe: The recipe of every query.
 
     Returns:
-        Whether each is solved, its latency on idle servers, as the protocol counts it, both (n,),
-        and the work of every server, (n, M).
+        Whether each query is solved, its latency on idle servers, both (n,), and the work of every
+        server, (n, M).
     """
     n = len(tasks)
     solved, latency_s = np.zeros(n, np.bool_), np.zeros(n)

@@ -18,8 +18,8 @@ from inframind_gym.simulator.placement.config import load_cluster, load_demand
 from inframind_gym.simulator.placement.state import C_LOADS, C_WAKES, NONE
 
 METRICS: Final = by_name(
-    # Request-seconds of calls, waiting and in servers, by the calls that became ready, whether they
-    # were ever served or not
+    # Request-seconds of calls, waiting and in servers, over the calls that became ready, also those
+    # that were never served
     Metric("call_latency_s", "call", "s", "lower", part="request_s", whole="calls"),
     Metric("slo", "SLO", "%", "higher", part="late", whole="arrived", complement=True),
     Metric("job_latency_mean_s", "job", "s", "lower", part="job_latency_s", whole="jobs"),
@@ -68,7 +68,7 @@ class PlacementBatch(Batch):
     """Clusters; a record is a decision, with what happened in its interval."""
 
     def begin(self) -> None:
-        """Begin to count."""
+        """Start with no record."""
         self._records: dict[str, list[NDArray[Any]]] = {name: [] for name in FIELDS}
         self._latencies: list[list[NDArray[np.float64]]] = [[] for _ in self.cells]
         self._totals = self._count()
@@ -81,7 +81,7 @@ class PlacementBatch(Batch):
         return {k: v.astype(np.int64) for k, v in {**counts, "switches": switches}.items()}
 
     def note(self, rows: NDArray[np.int64]) -> int:
-        """Take the records of a decision everywhere: all episodes have the same number of them."""
+        """Take the records of a decision in all rows, whose episodes are equally long."""
         simulation, before = self.simulation, self._totals
         self._totals, episode, config = self._count(), simulation.state.episode, simulation.config
         for row, latencies in enumerate(self._latencies):
@@ -172,7 +172,7 @@ class PlacementSuite(Suite):
         if setting == "clusters":
             cluster, cards = load_cluster(source)
             return content_hash([part.model_dump(mode="json") for part in (cluster, *cards)])
-        return content_hash([load_demand(source).model_dump(mode="json"), ""])  # and no trace
+        return content_hash([load_demand(source).model_dump(mode="json"), ""])  # "": no trace
 
     def env_kwargs(self, place: Place, policy: Any = None) -> dict[str, Any]:
         """Return the JSON arguments of the environment of a place."""

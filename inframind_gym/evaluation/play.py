@@ -1,9 +1,9 @@
-"""Plays one policy in several episodes in lock-step, each a row of one simulation.
+"""The player: one policy in several episodes in lock-step, each a row of one simulation.
 
-A row's result depends on its own cell alone: not on the rows beside it, not on the size of the
-batch, not on the process. That is the simulation's and the policies' contract, and the tests hold
-both to it. The loop is that of the environment, without its autoreset: when an episode is over, its
-simulation is still there to be read.
+A row's result depends on its own cell alone: not on the other rows, not on the size of the batch,
+not on the process. Simulations and policies have to keep to that, and tests check both. The loop is
+that of the environment without autoreset: when an episode is over, its simulation can still be
+read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Played = tuple[Cell, Fields]
 class PolicyFailedError(InfraMindError):
     """A policy cannot play, raised an error, or gave no valid action or none in time.
 
-    It has a trace of an error that is neither wrong input nor a wrong action.
+    `trace` is the traceback of an unexpected error; empty for wrong input and wrong actions.
     """
 
     def __init__(self, policy: str, reason: str, trace: str = "") -> None:
@@ -42,7 +42,7 @@ class PolicyFailedError(InfraMindError):
 
 @contextmanager
 def blame(cells: Sequence[Any]) -> Iterator[None]:
-    """Turn whatever the policy of cells raises, or that it hangs, into an error that names it."""
+    """Turn errors and timeouts of the cells' policy into an error that names the policy."""
     policy = cells[0].policy
     try:
         yield
@@ -72,7 +72,7 @@ class Batch:
         """Prepare for records; the simulation has been reset."""
 
     def note(self, rows: NDArray[np.int64]) -> int:
-        """Take the records of a step of some rows (k,); returns the number of those finished."""
+        """Take the records of a step of some rows (k,); return the number of finished records."""
         raise NotImplementedError
 
     def over(self) -> NDArray[np.bool_]:
@@ -86,7 +86,7 @@ class Batch:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Blame the policy for what goes wrong in a block, or takes longer than it may."""
+        """Blame the policy for errors in a block, and limit the block's time."""
         with blame(self.cells), interruptible() as within:
             within(self.suite.policy_limit_s)
             yield
@@ -100,10 +100,10 @@ class Player:
     def __init__(self, suite: Any, progress: Callable[[int], None] = lambda _: None) -> None:
         self.suite, self.progress = suite, progress
         self.batch: type[Any] = suite.batch
-        self._last: tuple[Any, Any] | None = None  # what the last simulation is of, and itself
+        self._last: tuple[Any, Any] | None = None  # key and simulation of the last batch
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
-        """Play cells of one `Suite.group_of` to the ends of their episodes.
+        """Play cells of one group (`Suite.group_of`) to the ends of their episodes.
 
         Raises:
             PolicyFailedError: The policy cannot play, raised an error or gave no valid action.
@@ -150,13 +150,13 @@ class Player:
 
     def refused(self, cells: Iterable[Cell]) -> Iterator[PolicyFailedError]:
         """Yield the error of every policy that cannot play one of some cells."""
-        out: set[str] = set()
+        failed: set[str] = set()
         for cell in cells:
             try:
-                if cell.policy not in out:
+                if cell.policy not in failed:
                     self.check(cell)
             except PolicyFailedError as error:
-                out.add(cell.policy)
+                failed.add(cell.policy)
                 yield error
 
     def warm_up(self, cell: Cell) -> None:
@@ -166,7 +166,7 @@ class Player:
         batch.simulation.step(np.zeros(1, np.int64), actions, batch.observations)
 
     def close(self) -> None:
-        """Release what it holds: the last simulation."""
+        """Close the last simulation."""
         if self._last is not None:
             self._last[1].close()
             self._last = None
@@ -183,9 +183,9 @@ class Player:
         return kwargs
 
     def make(self, cells: Sequence[Cell], policy: Any = None) -> Any:
-        """Make the policy of cells, if none is given, and a simulation: the last one if that fits.
+        """Make the policy of cells unless it is given, and a simulation; the last one is reused.
 
-        A bound may bring a simulation of its own.
+        A bound may bring a class of simulation of its own.
         """
         with blame(cells):
             policy = self.policy(cells) if policy is None else policy
@@ -210,7 +210,7 @@ class Player:
         simulation.reset(np.arange(len(cells)), generators, batch.observations)
 
     def reset_policy(self, batch: Batch) -> None:
-        """Show the policy of a batch what it is to play."""
+        """Reset the policy of a batch for its simulation."""
         with batch.calling():
             seeds = [cell.policy_seed for cell in batch.cells]
             batch.policy.reset(batch.simulation.policy_spec(), seeds)

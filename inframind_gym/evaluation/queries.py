@@ -1,4 +1,4 @@
-"""Streams of queries: their records, what follows from them, and which of them are scored."""
+"""Streams of queries: their records and metrics, and the window of queries that is scored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from inframind_gym.tasks.taskset import DOMAINS
 
 SLO_TARGETS_S: Final = (10, 30, 50, 100, 200, 300)
 SHARES: Final = ("model_share", "strategy_share", "topology_share")
-METRICS: Final = by_name(  # of routing's boards and of tracks: a new one alters both
+METRICS: Final = by_name(  # on the boards of routing and of tracks
     Metric("accuracy", "solved", "%", "higher"),
     Metric("goodput", "goodput", "%", "higher"),
     Metric("slo_own", "SLO", "%", "higher"),
@@ -46,13 +46,13 @@ PLAIN_SUMS: Final = (
     *("ended_calls", "wait_s", "avoidable_s", "generated_tokens", "wasted_tokens"),
     *("busy_s", "offered_s"),
 )
-FIELDS: Final = (  # of the environment's records of queries, as they are
+FIELDS: Final = (  # of the environment's records of queries that are kept unchanged
     *("query", "topology", "num_agents", "num_nodes", "solved"),
     *("arrival_s", "finish_s", "latency_s", "budget_s", "cost"),
     *("calls", "truncated_calls", "prompt_tokens", "output_tokens"),
     *("final_model", "model", "strategy"),
 )
-_MARGIN: Final = 1.5  # of the arrivals that are drawn over those that are expected
+_MARGIN: Final = 1.5  # drawn over expected arrivals outside of a window
 
 
 # Metrics
@@ -63,7 +63,7 @@ class QueryLayout(Layout):
 
     @cached_property
     def counted(self) -> dict[str, Sequence[str]]:
-        """Names of what is counted, by the share that follows from it."""
+        """Names of the models, strategies and topologies that are counted, by their share."""
         kinds = ("models", "strategies", "topologies")
         return dict(zip(SHARES, (self.names[kind] for kind in kinds), strict=True))
 
@@ -74,10 +74,10 @@ class QueryLayout(Layout):
         return (*PLAIN_SUMS, *counts)
 
     def derived(self, columns: Columns) -> dict[str, NDArray[Any]]:
-        """Return what each query adds to the sums that are no fields of it, (num_queries,)."""
+        """Return each query's share of the sums that are not fields, (num_queries,) each."""
         solved, latency_s, calls = (columns[name] for name in ("solved", "latency_s", "calls"))
         in_time = latency_s <= columns["budget_s"]
-        found = {
+        parts = {
             RECORDS: np.ones(len(solved)),
             "accuracy": solved,
             "latency_mean_s": latency_s,
@@ -89,23 +89,23 @@ class QueryLayout(Layout):
             "wasted_tokens": columns["generated_tokens"] * (~in_time | (calls == 0)),
         }
         chosen = (columns["model"], columns["strategy"], columns["topology"][:, None])
-        for of, (share, names) in zip(chosen, self.counted.items(), strict=True):
-            found |= {f"{share}/{name}": (of == i).sum(axis=1) for i, name in enumerate(names)}
-        return found
+        for index, (share, names) in zip(chosen, self.counted.items(), strict=True):
+            parts |= {f"{share}/{name}": (index == i).sum(axis=1) for i, name in enumerate(names)}
+        return parts
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
-        of = self.named(sums)
-        decisions = [of[f"model_share/{name}"] for name in self.counted["model_share"]]
+        total = self.named(sums)
+        decisions = [total[f"model_share/{name}"] for name in self.counted["model_share"]]
         return {**super().evaluate(sums), "imbalance": imbalance(np.stack(decisions, axis=-1))}
 
     def shares(self, sums: NDArray[np.float64]) -> dict[str, dict[str, float]]:
         """Return shares of models and strategies (of decisions) and of topologies (of queries)."""
-        of, found = self.named(sums), {}
-        for share, names in self.counted.items():
-            counts = np.array([of[f"{share}/{name}"] for name in names])
-            found[share] = dict(zip(names, (counts / max(counts.sum(), 1.0)).tolist(), strict=True))
-        return found
+        total, shares = self.named(sums), {}
+        for kind, names in self.counted.items():
+            counts = np.array([total[f"{kind}/{name}"] for name in names])
+            shares[kind] = dict(zip(names, (counts / max(counts.sum(), 1.0)).tolist(), strict=True))
+        return shares
 
 
 def imbalance(calls: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -125,7 +125,7 @@ def imbalance(calls: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def names_of(models: Sequence[str]) -> dict[str, list[str]]:
-    """Return the meaning of the numbers in records, as ``run.json`` has it."""
+    """Return the names behind the indices in records, by kind, for ``run.json``."""
     topologies = [*TOPOLOGIES, CUSTOM]
     return {"models": list(models), "strategies": list(STRATEGIES), "topologies": topologies}
 
@@ -135,15 +135,15 @@ def names_of(models: Sequence[str]) -> dict[str, list[str]]:
 
 @dataclass
 class Window:
-    """Scored queries k to k + n of every row of a batch."""
+    """Scored queries k, ..., k + n - 1 of every row of a batch."""
 
     first: NDArray[np.int64]  # (E,) k
     count: int  # n
-    until_s: NDArray[np.float64]  # (E,) time at which a row ends, whatever is unanswered
+    until_s: NDArray[np.float64]  # (E,) time at which a row ends, even with unanswered queries
     left: NDArray[np.int64] = field(init=False)  # (E,) scored queries that have no answer yet
 
     def __post_init__(self) -> None:
-        """Begin with no answer."""
+        """Start with all queries unanswered."""
         self.left = np.full(len(self.first), self.count)
 
     @classmethod
@@ -153,8 +153,8 @@ class Window:
         Args:
             arrival_s: (E, N) arrivals of the rows' streams.
             count: n.
-            longest_s: The longest budget: by then the queues have what they have in steady state.
-                A query has no answer if it has none after that time.
+            longest_s: The longest budget: by then the queues are in steady state. A query that
+                has waited as long is unanswered.
         """
         first = (arrival_s < longest_s).sum(axis=1)
         first = np.minimum(first, arrival_s.shape[1] - count)
@@ -162,11 +162,11 @@ class Window:
         return cls(first, count, last_s + longest_s)
 
     def keep(self, done: NDArray[Any], rows: NDArray[np.int64], records: NDArray[Any]) -> int:
-        """Write scored records (k,) of rows (k,) into `done` (E, n); returns their number."""
-        place = records["query"] - self.first[rows]
-        scored = (place >= 0) & (place < self.count)
-        rows, place = rows[scored], place[scored]
-        done[rows, place] = records[scored]
+        """Write scored records (k,) of rows (k,) into `done` (E, n); return their number."""
+        position = records["query"] - self.first[rows]
+        scored = (position >= 0) & (position < self.count)
+        rows, position = rows[scored], position[scored]
+        done[rows, position] = records[scored]
         np.subtract.at(self.left, rows, 1)
         return len(rows)
 
@@ -177,7 +177,7 @@ class Window:
 
 
 def stream_length(rate_per_min: float, count: int, longest_s: float) -> int:
-    """Return the queries of a stream that arrive before, in and after a steady window.
+    """Return the number of queries that arrive before, in and after a steady window.
 
     Arrivals go on until the last scored query is answered or `longest_s` old.
     """
@@ -189,27 +189,27 @@ class QueryBatch(Batch):
     """Streams of queries; a record is a query, in the order of arrival."""
 
     def begin(self) -> None:
-        """Open the window."""
+        """Open the window, with no record."""
         self.window = self.scored()
         self.done = np.zeros((len(self.cells), self.window.count), COMPLETED)  # (E, n)
 
     def scored(self) -> Window:
-        """Return the queries that are scored."""
+        """Return the window of scored queries: here all."""
         rows = len(self.cells)
-        every = np.zeros(rows, np.int64)
-        return Window(every, self.simulation.num_queries, np.full(rows, np.inf))
+        first = np.zeros(rows, np.int64)
+        return Window(first, self.simulation.num_queries, np.full(rows, np.inf))
 
     def note(self, rows: NDArray[np.int64]) -> int:
         """Keep the queries that ended, and show them to a policy that learns from them."""
-        of, records = self.simulation.completed_batch()
+        row_of, records = self.simulation.completed_batch()
         if len(rows) < len(self.cells):  # rows that are over still show their last step
-            here = np.isin(of, rows)
-            of, records = of[here], records[here]
+            playing = np.isin(row_of, rows)
+            row_of, records = row_of[playing], records[playing]
         if (observe := getattr(self.policy, "observe", None)) is not None:
             with self.calling():
-                for row in np.unique(of).tolist():
-                    observe(records[of == row], row)
-        return self.window.keep(self.done, of, records)
+                for row in np.unique(row_of).tolist():
+                    observe(records[row_of == row], row)
+        return self.window.keep(self.done, row_of, records)
 
     def over(self) -> NDArray[np.bool_]:
         """Return the rows whose window is over, (E,)."""
@@ -225,12 +225,11 @@ def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]
     """Return the records of an episode by field, in the order of arrival.
 
     Args:
-        simulation: In which it was played.
+        simulation: In which the episode was played.
         completed: One record of the COMPLETED dtype for each query, in any order.
-        calls: Its CALL records. Those of a query say how long its calls that ended waited in
-            queues, how much of that while another server was empty, and what they wrote, whether
-            the query has an answer or not. `busy_s` are the slot-seconds in use from its arrival to
-            the next one, of `offered_s`.
+        calls: CALL records of its ended calls. They add to a query, answered or not, the seconds
+            that its calls waited, those while another server was empty (`avoidable_s`) and tokens.
+            `busy_s`: slot-seconds in use from its arrival to the next one, of `offered_s`.
     """
     ordered = completed[np.argsort(completed["query"], kind="stable")]
     columns = {name: ordered[name] for name in FIELDS}
@@ -241,7 +240,7 @@ def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]
     tasks, task = simulation.tasks, ordered["task"]
     columns |= {"task": np.array(tasks.ids)[task], "dataset": np.array(tasks.datasets)[task]}
     columns["domain"] = np.array(DOMAINS)[ordered["domain"]]
-    most = int(ordered["query"].max()) + 1
+    num_ordinals = int(ordered["query"].max()) + 1
     submit_s, finish_s = calls["submit_s"], calls["finish_s"]
     # A live server may not say when it admits a call; a call that failed may never be admitted.
     admitted_s = calls["admitted_s"].copy()
@@ -256,7 +255,7 @@ def columns_of(simulation: Any, completed: NDArray[np.void], calls: NDArray[Any]
         "avoidable_s": avoidable_s,
         "generated_tokens": calls["output_tokens"],
     }.items():
-        by_query = np.bincount(calls["query"], values, minlength=most)
+        by_query = np.bincount(calls["query"], values, minlength=num_ordinals)
         kind = np.float64 if name.endswith("_s") else np.int32
         columns[name] = by_query[ordered["query"]].astype(kind)
     arrival_s = ordered["arrival_s"]
@@ -276,7 +275,8 @@ def time_with_an_empty_server(
         num_models: Number of servers.
 
     Returns:
-        0 and the times at which a call came or ended; the seconds up to them, (1 + 2k,) each, s.
+        Times of events, (1 + 2k,): 0, then those at which a call came or ended; and the seconds
+        with an empty server up to each, (1 + 2k,).
     """
     times_s = np.concatenate([calls["submit_s"], calls["finish_s"]])
     order = np.argsort(times_s, kind="stable")
@@ -290,7 +290,7 @@ def time_with_an_empty_server(
 
 
 def sum_of_earlier(times_s: NDArray[np.float64], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of the smaller of each time (k,) and `at_s` (n,), (n,)."""
+    """Return, for each of `at_s` (n,), the sum over times (k,) of the smaller of both, (n,)."""
     ordered = np.sort(times_s)
     before = np.searchsorted(ordered, at_s)
     sums: NDArray[np.float64] = np.append(0.0, np.cumsum(ordered))[before]

@@ -1,7 +1,7 @@
 """The family of `InfraMind-Stream-v0`: workloads x arrival rates x budgets.
 
-`StreamSuite` is what suites of streams share, those of tracks too: where the arguments of a place,
-the division and a policy come together.
+`StreamSuite` has what all suites of streams share, also those of tracks; its `env_kwargs` joins the
+arguments of a place, the division and what a policy requires.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Budgets = Annotated[
 
 
 class StreamSuite(Suite):
-    """Settings of suites of streams."""
+    """Base of suites of streams."""
 
     env_id: ClassVar = "InfraMind-Stream-v0"
     players: ClassVar = "routing"
@@ -82,7 +82,7 @@ class StreamSuite(Suite):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Aliases of models, of which records have the indices."""
+        """Aliases of models, by their indices in records."""
         raise NotImplementedError
 
     def arguments(self, place: Place) -> dict[str, Any]:
@@ -93,27 +93,28 @@ class StreamSuite(Suite):
         """Return the JSON arguments of the environment in which a policy meets a place.
 
         In "orchestrate" a policy gets the arguments that it requires. In "route" every query has
-        one agent: a policy that plans keeps its level if it can be held to that
+        one agent: a policy that plans keeps its level if it can plan single calls
         (`plan_single_calls`, see `prepare`), and any other routes along the plan IO x 1,
         whatever it requires.
         """
-        own = requires_of(policy)
-        holds = own.get("level") == "joint" and getattr(policy, "plan_single_calls", None)
-        if self.division == "route" and not holds:
-            own = own | {"level": "executor", "planner": {"topology": "IO", "num_agents": 1}}
+        required = requires_of(policy)
+        plans_one = required.get("level") == "joint" and getattr(policy, "plan_single_calls", None)
+        if self.division == "route" and not plans_one:
+            one_agent = {"topology": "IO", "num_agents": 1}
+            required = required | {"level": "executor", "planner": one_agent}
         common: dict[str, Any] = {"tasks": self.tasks, "split": self.split}
         common |= {"scheduler": self.scheduler, "observation": "index", "record_calls": True}
-        return common | self.arguments(place) | own
+        return common | self.arguments(place) | required
 
     def prepare(self, policy: Any) -> None:
-        """Hold a policy that can plan single calls to them in the division "route"."""
+        """Restrict a policy that can plan single calls to them, in the division "route"."""
         plan_single_calls = getattr(policy, "plan_single_calls", None)
         if self.division == "route" and plan_single_calls:
             plan_single_calls()
 
     @cached_property
     def datasets(self) -> tuple[str, ...] | None:
-        """Datasets of the folder of tasks; None of the built-in ones."""
+        """Datasets of the folder of tasks; None for the built-in tasks."""
         from inframind_gym.tasks import load_tasks
 
         if self.tasks == "builtin":
@@ -147,7 +148,7 @@ class StreamSuite(Suite):
 
 
 def about_division(board: Mapping[str, Any]) -> str:
-    """Return the part of a title on the division."""
+    """Return the part of a title that names the division."""
     return f", division {board['division']}" if "division" in board else ""
 
 
@@ -249,14 +250,13 @@ class RoutingSuite(StreamSuite):
     budgets_s: Budgets
     # Queries of one episode; null takes each workload's own number
     num_queries: NumQueries | None = None
-    # Budgets and numbers of queries of single workloads in place of these, by name
+    # Budgets and numbers of queries that replace these for some workloads, by name
     by_workload: dict[str, WorkloadSettings] = Field(default_factory=dict)
-    # An arrival process: "poisson", "burst", a CSV file of recorded arrivals, whose rate becomes
-    # that of the cell, or a mapping such as ``{kind: burst, factor: 3}``
+    # An arrival process: "poisson", "burst", a CSV file of recorded arrivals, which are rescaled to
+    # the cell's rate, or a mapping such as ``{kind: burst, factor: 3}``
     arrivals: str | dict[str, Any] = "poisson"
-    # Order of a workflow's calls: "parallel" (the nodes of a wave run at once) or "sequential" (one
-    # call after the other, the final call not counted: as published); null takes each workload's
-    # own
+    # Order of a workflow's calls: "parallel" (the nodes of a wave run at once), or "sequential" as
+    # published (one call after the other, the final one not counted); null: each workload's own
     execution: Literal["parallel", "sequential"] | None = None
     split: Literal["train", "val", "test", "all"] = "test"
     # "surrogate", or "vllm": the pool's live servers, on the wall clock
@@ -264,7 +264,7 @@ class RoutingSuite(StreamSuite):
     live: LiveSettings = LiveSettings()  # settings of calls to live servers
 
     @model_validator(mode="after")
-    def _plays_what_it_sets(self) -> Self:
+    def _has_their_workloads(self) -> Self:
         known = {split_draw(name)[0] for name in self.names("workloads")}
         for name in self.by_workload:
             if name not in known:
@@ -273,7 +273,7 @@ class RoutingSuite(StreamSuite):
 
     @classmethod
     def about(cls, board: Mapping[str, Any]) -> str:
-        """Return the division, and the pool of live servers."""
+        """Return the division, and the pool if its servers are live."""
         live = f", live on {Path(board['pool']).stem}" if board.get("backend") == "vllm" else ""
         return about_division(board) + live
 
@@ -303,7 +303,7 @@ class RoutingSuite(StreamSuite):
             yield from itertools.product((workload,), self.rates_per_min, budgets_s)
 
     def queries_of(self, workload: str) -> int | None:
-        """Return the queries of an episode of a workload; None: its own number."""
+        """Return the number of queries of an episode; None: the workload's own number."""
         return self._of_workload(workload).num_queries or self.num_queries
 
     def length(self, cell: Cell) -> int:
@@ -327,8 +327,8 @@ class RoutingSuite(StreamSuite):
             update["arrivals"] = {**arrivals, **rescale, "path": path}
         names, datasets = self.workloads, self.datasets
         if datasets is not None:
-            played = (one for name in names for one in (datasets if name == MIXED else (name,)))
-            names, shipped = tuple(dict.fromkeys(played)), list_configs("workloads")
+            chosen = (one for name in names for one in (datasets if name == MIXED else (name,)))
+            names, shipped = tuple(dict.fromkeys(chosen)), list_configs("workloads")
             for name in names:
                 if name in datasets and name not in shipped:
                     raise ConfigError(
@@ -388,7 +388,7 @@ class RoutingSuite(StreamSuite):
         return kwargs
 
     def header(self) -> dict[str, Any]:
-        """Add what is estimated of pool and workloads."""
+        """Add notes on estimated constants of pool and workloads."""
         pool = load_pool(self.pool)
         notes: dict[str, Any] = {"pool": pool.notes}
         if self.backend == "vllm":
@@ -407,7 +407,7 @@ class RoutingSuite(StreamSuite):
         return load_env_creator(str(gym.spec(LIVE_ID).entry_point))
 
     def options(self, cells: Sequence[Cell]) -> dict[str, Any]:
-        """Return rate and budget of every row."""
+        """Return the rate and budget of every row; nan: budgets from the tiers."""
         _, rates, budgets = zip(*(cell.place for cell in cells), strict=True)
         budgets_s = [np.nan if budget == "tiers" else budget for budget in budgets]
         return {"arrival_rate_per_min": np.array(rates), "budget_s": np.array(budgets_s)}
@@ -426,7 +426,7 @@ class LiveBatch(QueryBatch):
     """An episode on live servers."""
 
     def begin(self) -> None:
-        """Open the window; the servers count the answers of all episodes."""
+        """Open the window, and note the count of ungraded answers, which spans all episodes."""
         super().begin()
         self.ungraded = self.simulation.ungraded
 
@@ -444,7 +444,7 @@ class LiveBatch(QueryBatch):
 
 
 class LivePlayer(Player):
-    """Plays episodes on a pool's servers, as `Player` does on simulated ones.
+    """Player of episodes on a pool's live servers.
 
     Every policy meets the same queries, arrivals and budgets; answers and latencies are the
     servers' own. Every call is appended to the file `log`.

@@ -116,23 +116,23 @@ def play(
     """
     from joblib import cpu_count
 
-    workers, out = workers or cpu_count(), set[str]()
+    workers, left_out = workers or cpu_count(), set[str]()
 
     def leave_out(error: PolicyFailedError) -> None:
-        if error.policy not in out:
-            out.add(error.policy)
+        if error.policy not in left_out:
+            left_out.add(error.policy)
             failed(error)
 
     player = suite.player(progress, **live)
     try:
-        # Posterior draws of quality make no other environment: the first one stands for all.
+        # All posterior draws of a workload share an environment: the first one is checked.
         first = {
             (cell.policy, cell.training, *without_draw(cell.place)[0][: suite.together]): cell
             for cell in reversed(list(ids))
         }
         for error in player.refused(sorted(first.values(), key=lambda c: suite.group_of(c)[2:])):
             leave_out(error)
-        cells = sorted((cell for cell in ids if cell.policy not in out), key=lambda c: c.sort_key)
+        cells = sorted((c for c in ids if c.policy not in left_out), key=lambda c: c.sort_key)
         if not cells:
             return
         if player.one_at_a_time:
@@ -143,40 +143,40 @@ def play(
             groups.setdefault(suite.group_of(cell), []).append(cell)
         jobs = [own[i : i + size] for own in groups.values() for i in range(0, len(own), size)]
         workers = min(workers, len(jobs))
-        elsewhere = workers > 1
-        work: Callable[[list[Cell]], Any] = partial(_played, player)
-        if elsewhere:
+        several = workers > 1
+        work: Callable[[list[Cell]], Any] = partial(_play_batch, player)
+        if several:
             player.warm_up(cells[0])  # compiles once, not once a process
-            work = partial(_played_elsewhere, type(suite), suite.model_dump_json(), os.getcwd())
+            work = partial(_play_in_worker, type(suite), suite.model_dump_json(), os.getcwd())
         for batch, played in in_parallel(
-            work, jobs, workers, lambda batch: batch[0].policy not in out
+            work, jobs, workers, lambda batch: batch[0].policy not in left_out
         ):
             if isinstance(played, PolicyFailedError):
                 leave_out(played)
                 continue
-            if elsewhere:  # a player there cannot count the progress
+            if several:  # players in other processes cannot report their progress
                 progress(sum(map(suite.length, batch)))
             yield [Finished(cell, ids[cell], columns) for cell, columns in played]
     finally:
         player.close()
 
 
-def _played(player: Any, batch: list[Cell]) -> Any:
-    """Play a batch in this process; returns what was played, or the policy's failure."""
+def _play_batch(player: Any, batch: list[Cell]) -> Any:
+    """Play a batch in this process; return its records, or the policy's failure."""
     try:
         return player.run(batch)
     except PolicyFailedError as error:
         return error
 
 
-def _played_elsewhere(family: type[Suite], suite: str, folder: str, batch: list[Cell]) -> Any:
+def _play_in_worker(family: type[Suite], suite: str, folder: str, batch: list[Cell]) -> Any:
     """Play a batch in another process, which keeps its player."""
     os.chdir(folder)
-    return _played(_player(family, suite, folder), batch)
+    return _play_batch(_worker_player(family, suite, folder), batch)
 
 
 @lru_cache(maxsize=1)
-def _player(family: type[Suite], suite: str, folder: str) -> Any:
+def _worker_player(family: type[Suite], suite: str, folder: str) -> Any:
     return family.model_validate_json(suite).player()
 
 
@@ -189,9 +189,9 @@ def in_parallel(
     workers: int,
     wanted: Callable[[J], bool] = lambda job: True,
 ) -> Iterator[tuple[J, Any]]:
-    """Yield jobs with their results as they come, from as many processes; one is this one.
+    """Yield jobs with their results as they finish, from `workers` processes; one: from this one.
 
-    Jobs are begun in their order, if they are still `wanted` then; `work` is a module's function.
+    Jobs start in order, unless they are no longer `wanted`; `work` must be a module's function.
 
     Raises:
         ConfigError: A process has died.
@@ -203,7 +203,7 @@ def in_parallel(
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
-        todo = (delayed(_numbered)(work, i, jobs[i]) for i in range(len(jobs)) if wanted(jobs[i]))
+        todo = (delayed(_do_job)(work, i, jobs[i]) for i in range(len(jobs)) if wanted(jobs[i]))
         try:
             for i, result in Parallel(return_as="generator_unordered", batch_size=1)(todo):
                 yield jobs[i], result
@@ -214,8 +214,8 @@ def in_parallel(
             ) from None
 
 
-def _numbered(work: Callable[[Any], Any], number: int, job: Any) -> tuple[int, Any]:
-    """Do a job in a process that leaves Ctrl-C to its parent and ends as soon as that has ended."""
+def _do_job(work: Callable[[Any], Any], number: int, job: Any) -> tuple[int, Any]:
+    """Do a job in a process that ignores Ctrl-C, which its parent handles, and ends with that."""
     parent = os.getppid()
 
     def end_with_parent() -> None:

@@ -1,14 +1,13 @@
 """Files of tracks: scenarios in steady load, the limits of each, and what was fitted for them.
 
-A track is a YAML file of `envs_configs/tracks`, written by hand. What a linear program finds for
-its scenarios, their capacities and bounds, is a file of the same name in the folder `limits` beside
-it, written by ``inframind bench limits``.
+A track is a YAML file of `envs_configs/tracks`, written by hand. The capacities and bounds of its
+scenarios, which follow from linear programs, are in a file of the same name in the folder `limits`
+beside it, written by ``inframind bench limits``.
 
 A file of refits names, for a policy and a place, the same policy with arguments: a recipe, or the
 folder of a checkpoint. ``python -m benchmarks refit`` writes it. All fits of a file have the same
-budget: the simulated queries that each could use for one scenario. Of a policy that was trained
-with several seeds a fit names every training: each plays every episode, and intervals resample
-trainings and episodes.
+budget: the simulated queries that each could use for one scenario. If a policy was trained with
+several seeds, its fit names every training: each plays every episode.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Tenant(StrictModel):
 
     budget_s: Positive  # its SLO. No two tenants have the same: a router tells them apart by it
     share: Fraction  # of the queries; a multiple of 0.05
-    weight: Positive = 1.0  # of a query that is solved in time, over that of others
+    weight: Positive = 1.0  # of a query that is solved in time, relative to other tenants'
 
 
 class Scenario(StrictModel):
@@ -68,7 +67,7 @@ class Scenario(StrictModel):
     # Cap on the GPU-seconds of a query, as a share of what the informed optimum spends at capacity;
     # null: none
     work_cap: Positive | None = None
-    # Of the servers, as the environments' argument; the limits are of healthy servers
+    # Faults of the servers, as in the environments' argument; limits assume healthy servers
     faults: tuple[Fault, ...] = ()
     # Workloads on which policies are fitted for this scenario; empty: on its own
     fit_on: tuple[str, ...] = ()
@@ -88,7 +87,7 @@ class Scenario(StrictModel):
 
     @property
     def drawn_s(self) -> tuple[float, ...]:
-        """Budgets that queries draw from, each as often as it stands here."""
+        """Budgets that queries draw from, with repetitions for larger shares."""
         if self.tenants:
             tenants = self.tenants.values()
             return tuple(t.budget_s for t in tenants for _ in range(round(t.share * _PARTS)))
@@ -102,16 +101,16 @@ class Scenario(StrictModel):
     @property
     def weights(self) -> tuple[float, ...]:
         """Weight of a query with each of `groups_s`."""
-        of = {tenant.budget_s: tenant.weight for tenant in self.tenants.values()}
-        return tuple(of.get(budget_s, 1.0) for budget_s in self.groups_s)
+        by_budget = {tenant.budget_s: tenant.weight for tenant in self.tenants.values()}
+        return tuple(by_budget.get(budget_s, 1.0) for budget_s in self.groups_s)
 
     def constants(self) -> str:
-        """Hash what limits follow from: pool, workload, budgets, to nine figures.
+        """Hash what limits follow from: pool, workload and budgets, to nine figures.
 
         The last figures of estimated constants differ between processors.
         """
-        profiles = load_profiles(load_workload(self.workload))
-        parts = {of: [p.weight, p.profile.model_dump(mode="json")] for of, p in profiles.items()}
+        profiles = load_profiles(load_workload(self.workload)).items()
+        parts = {name: [p.weight, p.profile.model_dump(mode="json")] for name, p in profiles}
         pool = load_pool(self.pool).model_dump(mode="json")
         return content_hash(rounded([pool, parts, list(self.drawn_s)], 9))
 
@@ -202,10 +201,10 @@ def load_limits(name_or_path: str) -> dict[str, Limits]:
 class Fit(StrictModel):
     """A fitted policy."""
 
-    # Name with arguments; of several trainings a list
+    # Name with arguments; a list for several trainings
     policy: str | Annotated[tuple[str, ...], Field(min_length=1)]
-    queries: NonNegativeInt  # simulated queries that its fit has used, that of one training
-    score: float | None = None  # score on the validation split, as the fit has found it
+    queries: NonNegativeInt  # simulated queries that the fit, or each training, has used
+    score: float | None = None  # score on the validation split, as the fit reported it
 
     @property
     def plays(self) -> tuple[str, ...]:
@@ -238,7 +237,7 @@ class Refits(StrictModel):
         return (policy,) if fit is None else fit.plays
 
     def queries(self) -> dict[str, int]:
-        """Return the most queries that any fit of a policy has used, by policy."""
+        """Return the most queries that one fit of each policy has used, by policy."""
         return {name: max(fit.queries for fit in own.values()) for name, own in self.fits.items()}
 
 

@@ -1,12 +1,12 @@
 """Intervals for results of repeated episodes: a seeded, stratified bootstrap over whole episodes.
 
 The unit that is resampled is the *episode* (one seed of one cell), never the single query: queries
-of one episode share their queues, so they are anything but independent. Strata are the places
+of one episode share their queues, so they are not independent. Strata are the places
 (workload, rate, budget); within each stratum the seeds are drawn with replacement, independently of
 the other strata (Agarwal et al., "Deep RL at the Edge of the Statistical Precipice", NeurIPS 2021).
 Every draw is turned into the pooled statistic again, so ratios and quantiles are bootstrapped as
-exactly as means. Of a policy that was trained with several seeds the trainings are drawn as well,
-together for all strata: one agent meets them all.
+exactly as means. If a policy was trained with several seeds, its trainings are resampled, too: the
+same draw for all strata, because one trained agent plays them all.
 
 Five seeds are few: the plain percentile interval of five values covers the truth in about 83 % of
 cases instead of 95 %. The interval here is Hesterberg's *expanded percentile interval* (The
@@ -59,7 +59,7 @@ def interval(
 ) -> NDArray[np.float64]:
     """Expanded percentile interval of bootstrap draws, with CONFIDENCE as its nominal coverage.
 
-    Where trainings are resampled, too, factor and degrees of freedom come from both parts of the
+    Where trainings are resampled, too, stretch and degrees of freedom come from all parts of the
     variance by Satterthwaite's formula: with v_k the variance of the draws that is due to n_k
     trainings or episodes with df_k degrees of freedom,
 
@@ -95,12 +95,12 @@ def _tail(parts: Sequence[tuple[float, int, int]]) -> float:
     """Return the probability beyond either end, from (variance, units, df) of each factor."""
     from scipy.special import ndtr, stdtrit
 
-    known = [(v, n, df) for v, n, df in parts if df > 0]
-    total = sum(v for v, *_ in known)
+    usable = [(v, n, df) for v, n, df in parts if df > 0]
+    total = sum(v for v, *_ in usable)
     if total <= 0.0:
         return 0.0
-    df = math.floor(total**2 / sum(v**2 / df for v, _, df in known) + 1e-9)
-    stretch = math.sqrt(sum(v * n / df for v, n, df in known) / total)
+    df = math.floor(total**2 / sum(v**2 / df for v, _, df in usable) + 1e-9)
+    stretch = math.sqrt(sum(v * n / df for v, n, df in usable) / total)
     return float(ndtr(-stretch * stdtrit(max(1, df), 0.5 + CONFIDENCE / 2.0)))
 
 
@@ -109,9 +109,8 @@ def pooled_quantile(
 ) -> NDArray[np.float64]:
     """Quantile of the pooled values of every resample, as ``numpy.quantile`` defines it.
 
-    Each resample is a sample in which the values of unit ``u`` stand ``counts[b, u]`` times.
-    Instead of building it, the two order statistics around the quantile are found by bisection over
-    the sorted values.
+    In resample ``b`` each value of unit ``u`` occurs ``counts[b, u]`` times. Instead of building
+    it, the two order statistics around the quantile are found by bisection over the sorted values.
 
     Args:
         values: Pooled values, ``(num_values,)``.
@@ -124,7 +123,7 @@ def pooled_quantile(
     """
     order = np.argsort(values, kind="stable")
     num_units = counts.shape[1]
-    below = np.zeros((values.size + 1, num_units), np.int64)  # of each unit among the first v
+    below = np.zeros((values.size + 1, num_units), np.int64)  # values of each unit in the first v
     np.cumsum(unit[order][:, None] == np.arange(num_units), axis=0, out=below[1:])
 
     def value_of(rank: NDArray[np.int64]) -> NDArray[np.float64]:  # from 0, in each resample
@@ -155,7 +154,7 @@ class Episode:
     sums: NDArray[np.float64]  # sums over each of ten stretches of them, ``(NUM_PARTS, width)``
     # Numbers whose tail is a metric, such as every query's latency, ``(num_values,)``
     values: NDArray[np.float64]
-    part: NDArray[np.int64]  # stretch of each of them, ``(num_values,)``
+    part: NDArray[np.int64]  # stretch of each value, ``(num_values,)``
 
     @classmethod
     def of(cls, layout: Layout, columns: Columns) -> Self:
@@ -172,9 +171,9 @@ def _parts(records: int) -> NDArray[np.int64]:
     return np.asarray(np.arange(records) * NUM_PARTS // records, dtype=np.int64)
 
 
-def _generator(of: object) -> np.random.Generator:
-    """Return the generator of what the bootstrap draws for a place or a policy."""
-    digest = hashlib.sha256(repr(of).encode()).digest()
+def _generator(key: object) -> np.random.Generator:
+    """Return the generator of the bootstrap's draws for a place or a policy."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
     return np.random.default_rng([SEED, int.from_bytes(digest[:8], "big")])
 
 
@@ -182,7 +181,7 @@ def _generator(of: object) -> np.random.Generator:
 def _different_resamples(
     place: Place, units: int, num_resamples: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the different resamples (k, units) of a place, and which one each is."""
+    """Return the distinct resamples (k, units) of a place, and the index of every resample."""
     drawn = resample_counts(_generator(place), units, num_resamples)
     counts, which = np.unique(drawn, axis=0, return_inverse=True)  # few: of five seeds 126
     return counts, which.ravel().astype(np.int32)
@@ -190,7 +189,7 @@ def _different_resamples(
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Metrics of a stratum, or sums of them over several with the same weight, and their draws."""
+    """Metrics of a stratum, or their sums over several of equal weight, with bootstrap draws."""
 
     names: tuple[str, ...]  # the metrics, M of them
     sums: NDArray[np.float64]  # sums of their values over the strata, ``(M,)``
@@ -214,23 +213,23 @@ class Estimate:
     ) -> Estimate:
         """Estimate the metrics of a policy at a place, from the same episodes of each training.
 
-        A metric is the mean over the trainings, which are drawn alike at all places.
+        A metric is the mean over the trainings, whose resamples are the same at all places.
         """
-        alone = [
-            _of_training(names, layout, training, place, num_resamples)
+        each = [
+            _estimate_training(names, layout, training, place, num_resamples)
             for training in zip(*episodes, strict=True)
         ]
-        if (count := len(alone)) == 1:
-            return alone[0]
-        drawn = resample_counts(_generator(policy), count, num_resamples) / count
-        weighted = (one.draw_sums * own[:, None] for one, own in zip(alone, drawn.T, strict=True))
-        pooled = reduce(add, alone)
+        if (count := len(each)) == 1:
+            return each[0]
+        weights = resample_counts(_generator(policy), count, num_resamples) / count
+        weighted = (one.draw_sums * w[:, None] for one, w in zip(each, weights.T, strict=True))
+        pooled = reduce(add, each)
         return replace(
             pooled,
             sums=pooled.sums / count,
-            draw_sums=sum(weighted, np.zeros_like(alone[0].draw_sums)),
-            training_sums=np.stack([one.sums for one in alone]),
-            units=alone[0].units,
+            draw_sums=sum(weighted, np.zeros_like(each[0].draw_sums)),
+            training_sums=np.stack([one.sums for one in each]),
+            units=each[0].units,
             shares=_divided(pooled.shares, count),
             strata=1,
         )
@@ -299,14 +298,14 @@ def _divided(shares: dict[str, dict[str, float]], count: int) -> dict[str, dict[
     }
 
 
-def _of_training(
+def _estimate_training(
     names: tuple[str, ...],
     layout: Layout,
     episodes: Sequence[Episode],
     place: Place,
     num_resamples: int,
 ) -> Estimate:
-    """Estimate metrics from the episodes of one training at a place, units that are resampled."""
+    """Estimate metrics from the episodes of one training at a place, which are resampled."""
     records = sum(episode.records for episode in episodes)
     if len(episodes) == 1:  # method of batch means: its stretches are the units
         used = np.unique(_parts(records))
@@ -317,7 +316,7 @@ def _of_training(
     values = np.concatenate([episode.values for episode in episodes])
     units = len(sums)
     different, which = _different_resamples(place, units, num_resamples)
-    counts = np.concatenate([np.ones((1, units), np.int64), different])  # first everything once
+    counts = np.concatenate([np.ones((1, units), np.int64), different])  # first all units once
     tail = np.zeros(len(counts))
     if values.size:
         tail = pooled_quantile(values, unit, counts, TAIL)

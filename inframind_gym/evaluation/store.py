@@ -102,8 +102,8 @@ def plan(
 def policy_fingerprint(policy: Any) -> dict[str, Any]:
     """Return what a policy's results depend on: class, declared version, module and weights.
 
-    Of a policy from outside this package the text of the module of its class counts too. What else
-    it imports does not: a policy that changes there declares a new `version`.
+    For a policy from outside this package the source of its module counts too. What that imports
+    does not: a policy that changes there declares a new `version`.
 
     Returns:
         JSON content: "class", "version", "module" (hash of its source; "" for one of this package)
@@ -150,14 +150,14 @@ def provenance() -> dict[str, Any]:
 
 
 class _Suite(BaseModel):
-    """Part of a suite in ``run.json`` by which the others are read."""
+    """Fields that the suite in ``run.json`` has in every family."""
 
     name: str
     kind: str = "routing"
 
 
 class _Header(BaseModel):
-    """Part of ``run.json`` that is read, but for the hashes of files; the file holds more."""
+    """Checked part of ``run.json``, but for the hashes of files; the file holds more."""
 
     settings: dict[str, Any]
     policies: dict[str, dict[str, Any]]
@@ -202,11 +202,11 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what keeps a run that would write another ``run.json`` out of a folder, in words."""
+    """List the differences, in words, that keep a run with the header `new` out of a folder."""
 
-    def changes(of: str, there: Any, now: Any) -> list[str]:
+    def changes(prefix: str, there: Any, now: Any) -> list[str]:
         return [
-            f"{of}{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
+            f"{prefix}{key} (there: {there.get(key)!r}, now: {now.get(key)!r})"
             for key in {**there, **now}
             if there.get(key) != now.get(key)
         ]
@@ -258,7 +258,7 @@ def digest_of(columns: Columns) -> str:
 
 
 class _Stored(Mapping[str, Any]):
-    """Columns of a cell in a table, decoded when they are asked for."""
+    """Columns of a cell in a table, decoded on access."""
 
     def __init__(self, table: pa.Table, fields: Sequence[str]) -> None:
         self._table, self._fields = table, fields
@@ -281,7 +281,7 @@ class _Stored(Mapping[str, Any]):
 
 
 def _table(batch: Sequence[Finished]) -> pa.Table:
-    """Return the records of cells as one table, with the coordinates of each."""
+    """Return the records of cells as one table, each with the coordinates of its cell."""
     import pyarrow as pa
 
     parts: dict[str, list[Any]] = {}
@@ -297,15 +297,15 @@ def _table(batch: Sequence[Finished]) -> pa.Table:
                 offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
                 flat = pa.ListArray.from_arrays(pa.array(offsets), flat)
             parts.setdefault(name, []).append(flat)
-        known: dict[str, Any] = {"cell": one.cell_id, "policy": one.cell.policy}
+        coordinates: dict[str, Any] = {"cell": one.cell_id, "policy": one.cell.policy}
         for axis, value in zip(one.cell.axes, one.cell.place, strict=True):
             name = axis.label if axis.name in fields else axis.name
-            known[name] = value if axis.read is float else str(value)
-        known |= {"seed": one.cell.seed, "training": one.cell.training}
-        for name, value in known.items():
+            coordinates[name] = value if axis.read is float else str(value)
+        coordinates |= {"seed": one.cell.seed, "training": one.cell.training}
+        for name, value in coordinates.items():
             parts.setdefault(name, []).append(pa.array([value] * rows))
-        listed = {"id": one.cell_id, "rows": rows, "digest": one.digest}
-        cells.append({**listed, "cell": one.cell.to_json()})
+        entry = {"id": one.cell_id, "rows": rows, "digest": one.digest}
+        cells.append({**entry, "cell": one.cell.to_json()})
     table = pa.table({name: pa.chunked_array(chunks) for name, chunks in parts.items()})
     return table.replace_schema_metadata({"cells": json.dumps([fields, cells])})
 
@@ -369,8 +369,8 @@ def finished_ids(folder: Path) -> set[str]:
 class ResultStore:
     """A results folder open for one run; a context manager.
 
-    The settings of the header must equal those of a folder with results; policies, files, planned
-    cells, bounds and specs are merged with those of earlier runs.
+    The header must have the settings of the results that are there; policies, files, planned
+    cells, bounds and the family's part are merged with those of earlier runs.
 
     Raises:
         ConfigError: The folder belongs to other settings, is in use, or cannot be written.
@@ -423,8 +423,8 @@ class ResultStore:
                 family.join(header, old)
                 for policy, cells in old.get("planned", {}).items():
                     header["planned"][policy] = {**cells, **header["planned"].get(policy, {})}
-                left_out, asked = old.get("left_out", {}), header["suite"]["policies"]
-                header["left_out"] = {of: why for of, why in left_out.items() if of not in asked}
+                left_out, again = old.get("left_out", {}), header["suite"]["policies"]
+                header["left_out"] = {p: why for p, why in left_out.items() if p not in again}
                 header["bounds"] = sorted({*old.get("bounds", ()), *header["bounds"]})
                 header["runs"] = [*old["runs"], *header["runs"]]
         elif self.finished:

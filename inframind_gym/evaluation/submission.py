@@ -45,11 +45,11 @@ from inframind_gym.progress import ProgressReport, say
 
 MANIFEST, CELLS = "submission.json", "cells.jsonl.gz"
 MOST_SUBMITTED_BYTES: Final = 50_000_000
-SHARE: Final = 3  # one cell of so many is played again
+SHARE: Final = 3  # one cell in this many is played again
 _MAKE_ONE: Final = "Make one: inframind submit prepare RUN --name NAME --authors NAMES"
 _PARTS: Final = (MANIFEST, store.HEADER, CELLS)
 _SUFFIXES: Final = (".json", ".safetensors")  # of checkpoints
-_PACKAGES: Final = ("numpy", "numba")  # of the run; the records say whether another one matters
+_PACKAGES: Final = ("numpy", "numba")  # may differ from the run's: equal records are the test
 
 
 class Submission(StrictModel):
@@ -58,16 +58,16 @@ class Submission(StrictModel):
     format: Literal[4] = 4  # of the submission
     name: Name  # name on the board; that of the folder
     suite: Name  # a shipped suite; name of the folder above
-    # What plays, as the run was given it
+    # The policy, with arguments, as in the command of the run
     policy: Annotated[str, Field(min_length=1, max_length=300)]
     authors: Annotated[str, Field(min_length=1, max_length=300)]  # who submits
-    # Simulated queries of its training or fit; null: it is not stated
+    # Simulated queries of its training or fit; null: not stated
     training_queries: NonNegativeInt | None = None
     files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of every other file, by its path
 
     @field_validator("policy")
     @classmethod
-    def _has_what_plays(cls, policy: str) -> str:
+    def _has_inner_paths(cls, policy: str) -> str:
         if any(p.startswith("/") or ".." in Path(p).parts for p in policy.split(":")[1:]):
             raise ValueError(
                 f"{policy} names a path outside of the submission. Run again with a path below the "
@@ -77,7 +77,7 @@ class Submission(StrictModel):
 
 
 class _Line(BaseModel):
-    """A line of ``cells.jsonl.gz``; coordinates, which follow from the id, are for readers."""
+    """A line of ``cells.jsonl.gz``; its coordinates are for readers, and follow from the id."""
 
     id: str
     records: Annotated[int, Field(gt=0)]
@@ -87,7 +87,7 @@ class _Line(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A submission that is complete and of this version."""
+    """A submission that is complete and of this version, not yet played again."""
 
     submission: Submission  # its manifest
     suite: Suite  # the shipped suite, with the one policy
@@ -154,7 +154,7 @@ def digests(folder: Path) -> dict[str, str]:
     Raises:
         ConfigError: A file has no place in a submission, is a link, or all are too large.
     """
-    found, size = {}, 0
+    by_path, size = {}, 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
@@ -170,8 +170,8 @@ def digests(folder: Path) -> dict[str, str]:
         if size > MOST_SUBMITTED_BYTES:
             raise ConfigError(f"{folder}: has more than {MOST_SUBMITTED_BYTES:,} bytes.")
         if name != MANIFEST:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            by_path[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return by_path
 
 
 def _planned(
@@ -198,9 +198,9 @@ def _planned(
             "(docs/submissions.md)."
         )
     command = ["bench", "run", "--suite", submission.suite, "--policies", policy]
-    # How live servers would be called matters to no simulated result.
-    there = {n: stated["settings"][n] for n in (*_PACKAGES, "live") if n in stated["settings"]}
-    header, ids = store.plan(suite, command, there)
+    # Settings of calls to live servers do not matter to a simulated result.
+    copied = {n: stated["settings"][n] for n in (*_PACKAGES, "live") if n in stated["settings"]}
+    header, ids = store.plan(suite, command, copied)
     if header["bounds"]:
         raise ConfigError(f"{policy} is a bound: it knows what no policy may, and has no rank.")
     if differing := store.differences(stated, header):
@@ -240,12 +240,12 @@ def prepare(
             that plays is missing or cannot be published.
     """
     stated = store.read_header(run)
-    known = list(stated["policies"])
-    if policy is None and len(known) != 1:
-        raise ConfigError(f"{run} has {', '.join(known)}. Choose one with --policy.")
-    policy = policy or known[0]
-    if policy not in known:
-        raise ConfigError(unknown("policy", policy, known))
+    policies = list(stated["policies"])
+    if policy is None and len(policies) != 1:
+        raise ConfigError(f"{run} has {', '.join(policies)}. Choose one with --policy.")
+    policy = policy or policies[0]
+    if policy not in policies:
+        raise ConfigError(unknown("policy", policy, policies))
     if why := stated.get("left_out", {}).get(policy):
         raise ConfigError(f"{policy} was left out of {run}: {why}")
     if stated["suite"].get("backend") == "vllm":
@@ -296,9 +296,9 @@ def prepare(
 def verify(
     folder: Path, *, full: bool = False, seed: int | None = None, workers: int | None = 1
 ) -> str:
-    """Check a submission, play a random third of its cells again, or all; say what was compared.
+    """Check a submission, play a random third of its cells again, or all; return a summary.
 
-    Without a `seed` of the choice nobody can know it beforehand; `workers` None: one for each core.
+    `seed` of the choice; None: a secret one. `workers` None: one for each core.
 
     Raises:
         InfraMindError: It cannot be accepted; says why.
@@ -315,8 +315,8 @@ def verify(
     wrong = set(ids)
     report = ProgressReport(sum(map(suite.length, ids)), 0, "replay", suite.unit)
     with chdir(results.folder), report:
-        given: dict[str, Any] = {"workers": workers, "failed": fail}
-        for batch in play_cells(suite, ids, progress=report.advance, **given):
+        played = play_cells(suite, ids, workers=workers, progress=report.advance, failed=fail)
+        for batch in played:
             for one in batch:
                 sums = Episode.of(results.layout, one.columns).sums
                 same = np.array_equal(sums, results.episodes[one.cell].sums)
@@ -341,7 +341,7 @@ def verify(
 def joined(folder: Path) -> Results:
     """Return the results of all submissions of a suite, FOLDER/NAME, as one run, by their names.
 
-    Nothing is played, and there are no tails, which do not follow from sums. A submission that is
+    Nothing is played. There are no tail metrics: they do not follow from sums. A submission that is
     damaged, incomplete or of another version is left out, with a warning that says why.
 
     Raises:

@@ -1,9 +1,8 @@
 """Suites: which policies play which episodes, as YAML checked by pydantic.
 
 A family of environments is a subclass of `Suite`: its class variables say what a cell is, what is
-measured in it and what a board shows; its fields are the settings of a suite file. A new one is
-such a class and a line in FAMILIES. Player, store, intervals, board and comparison are written
-once, over them.
+measured in it and what a board shows; its fields are the settings of a suite file. A new family is
+a subclass and a line in FAMILIES: player, store, intervals, board and comparison work on any.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ _SHORT: Final = {  # names of settings on a command line
 class Suite(StrictModel):
     """A family of environments (class variables), and the settings of one suite (fields).
 
-    A family adds a field for each axis, and what all cells share; cells, seeds and results have the
-    names of configuration files alone (`name_of`).
+    A family adds a field for each axis and for each setting that all cells share. In cells and
+    results a configuration file goes by its name, without its folder (`name_of`).
     """
 
     env_id: ClassVar[str]  # of the environment
@@ -65,20 +64,20 @@ class Suite(StrictModel):
     metrics: ClassVar[Mapping[str, Metric]]  # by name, in the order in which they are explained
     layout_class: ClassVar[type[Layout]] = Layout  # of sums over records
     score: ClassVar[str]  # name of the metric that ranks
-    # Metric in brackets behind the score, by value of an axis; empty: the score's interval
+    # Metric in brackets after the score in tables by axis; empty: the score's interval
     beside: ClassVar[str] = ""
     main: ClassVar[Sequence[str]]  # names of the metrics that the ranking shows
     compared: ClassVar[Sequence[str]]  # names of the metrics that a comparison shows cell by cell
     unit: ClassVar[str]  # name of a record, in the plural
-    title: ClassVar[str] = "{suite}: {records}{about}"  # of the ranking; `about` returns the last
+    title: ClassVar[str] = "{suite}: {records}{about}"  # of the ranking; see `about`
     caption: ClassVar[str]  # of the ranking; "{cells}" is their number
     batch: ClassVar[type[Any]]  # the `play.Batch` that keeps the records of cells
     player_class: ClassVar[type[Player]] = Player
-    shown: ClassVar[Sequence[str]] = ()  # settings that a leaderboard has where they are set
-    # Parts of ``run.json`` (`header`), by name, that the runs of a folder put together
+    shown: ClassVar[Sequence[str]] = ()  # settings that a leaderboard copies from the suite
+    # Keys of `header` under which ``run.json`` also keeps what earlier runs of the folder have
     merged: ClassVar[Sequence[str]] = ()
-    # Bound to which a leaderboard has the difference, in place of the ratio to the best one, for
-    # scores that have no zero; empty: it has the ratio
+    # Bound from which a leaderboard shows the difference, for scores without a natural zero;
+    # empty: it shows the ratio to the best bound
     regret: ClassVar[str] = ""
 
     kind: str  # name of the family in suite files
@@ -106,8 +105,8 @@ class Suite(StrictModel):
     @field_validator("*")
     @classmethod
     def _without_repeats(cls, values: Any, info: ValidationInfo) -> Any:
-        axes = ["policies", "seeds", *(axis.setting for axis in cls.axes)]
-        if isinstance(values, tuple) and info.field_name in axes:
+        lists = ["policies", "seeds", *(axis.setting for axis in cls.axes)]
+        if isinstance(values, tuple) and info.field_name in lists:
             if repeated := {str(item) for item in values if values.count(item) > 1}:
                 raise ValueError(f"names {', '.join(sorted(repeated))} more than once")
             if info.field_name in cls.files():
@@ -118,25 +117,25 @@ class Suite(StrictModel):
 
     @classmethod
     def layout(cls, header: Mapping[str, Any]) -> Layout:
-        """Return the layout of sums, from the header of a folder."""
+        """Return the layout of sums for a folder with this header."""
         return cls.layout_class(cls.metrics, header.get("names"))
 
     @classmethod
     def about(cls, board: Mapping[str, Any]) -> str:
-        """Return what else the title of a ranking says."""
+        """Return the last part of a ranking's title."""
         return ""
 
     @classmethod
     def scores(cls, header: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a leaderboard has beside averages of metrics.
+        """Return further keys of a leaderboard, beside averages of metrics.
 
-        `scored` has the score of every policy at the places that all have finished.
+        `scored`: policy -> place that all have finished -> `Estimate` of the score.
         """
         return {}
 
     @classmethod
     def tables(cls, board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
-        """Put the tables of a board together, from those of every family."""
+        """Return the tables of a board, given those that every family has."""
         return tables
 
     # Which cells there are
@@ -159,20 +158,20 @@ class Suite(StrictModel):
         return {axis.name: value for axis, value in zip(cls.axes, place, strict=True)}
 
     def plays(self, cell: Cell) -> str:
-        """Return the policy, with arguments, that plays a cell under the name of its policy."""
+        """Return the policy, with arguments, that plays a cell; results keep the cell's own."""
         return cell.policy
 
     def group_of(self, cell: Cell) -> tuple[Any, ...]:
-        """Return policy, what plays, and the coordinates and training that a batch shares."""
+        """Return what the cells of a batch share: policies, leading coordinates and training."""
         return (cell.policy, self.plays(cell), *cell.place[: self.together], cell.training)
 
     @classmethod
     def files(cls) -> dict[str, str]:
-        """Return the axes of configuration files: field of the suite -> name of the axis."""
+        """Return the axes whose values are files: field of the suite -> name of the axis."""
         return {axis.setting: axis.name for axis in cls.axes if axis.is_file}
 
     def places(self) -> Iterable[Place]:
-        """Return the product of the axes between policies and seeds."""
+        """Return the coordinates of cells between policy and seed: the product of the axes."""
         return itertools.product(
             *(
                 self.names(axis.setting) if axis.is_file else getattr(self, axis.setting)
@@ -196,23 +195,23 @@ class Suite(StrictModel):
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
     def trainings(self, policy: str, place: Place) -> int:
-        """Return how many trainings of a policy play a place, each in every episode."""
+        """Return the number of trainings of a policy at a place; each plays every episode."""
         return 1
 
     def length(self, cell: Cell) -> int:
         """Return the number of records of a cell, for the progress."""
         return 1
 
-    # What a suite names, and what its results depend on
+    # Configurations that a suite names, and what its results depend on
 
     def names(self, setting: str) -> tuple[str, ...]:
-        """Return the names of the configurations of one of `files`."""
+        """Return the names of the configurations in a field, one of `files`."""
         return tuple(map(name_of, getattr(self, setting)))
 
     def source(self, setting: str, name: str) -> str:
-        """Return the name or path behind one of `names`; a name that the suite has not, as is."""
-        listed: tuple[str, ...] = getattr(self, setting)
-        return next((one for one in listed if name_of(one) == name), name)
+        """Return the name or path behind one of `names`; any other name unchanged."""
+        sources: tuple[str, ...] = getattr(self, setting)
+        return next((source for source in sources if name_of(source) == name), name)
 
     def overridden(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings with some of them replaced, not yet checked."""
@@ -230,21 +229,21 @@ class Suite(StrictModel):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return what all cells share and what their results depend on, as JSON.
+        """Return the settings on which the results of all cells depend, as JSON.
 
-        Paths are replaced by the hash of what they hold, so that a folder can be moved and a
-        changed file shows.
+        Paths are replaced by hashes of the files' content: a folder can be moved, and a changed
+        file is noticed.
         """
         axes = {axis.setting for axis in self.axes}
-        apart = {"name", "description", "policies", "seeds", "policy_limit_s", *axes}
-        return self.model_dump(mode="json", exclude=apart)
+        excluded = {"name", "description", "policies", "seeds", "policy_limit_s", *axes}
+        return self.model_dump(mode="json", exclude=excluded)
 
     def fingerprint(self, setting: str, name: str) -> str:
-        """Hash the content of a file that cells name: one of `names`."""
+        """Hash the content of a configuration, one of `names`."""
         raise NotImplementedError
 
     def fitted_as(self, policy: str) -> dict[str, Any]:
-        """Return what a policy's results depend on beside what its name stands for, as JSON."""
+        """Return what else a policy's results depend on, such as its fits, as JSON."""
         return {}
 
     def header(self) -> dict[str, Any]:
@@ -253,11 +252,11 @@ class Suite(StrictModel):
 
     @classmethod
     def join(cls, header: dict[str, Any], earlier: Mapping[str, Any]) -> None:
-        """Add what earlier runs of the same folder have in the family's part of ``run.json``."""
+        """Merge the family's part of ``run.json`` with that of earlier runs of the folder."""
         for key in header.keys() & set(cls.merged):
             header[key] = {**header[key], **earlier.get(key, {}), **header[key]}
 
-    # How a cell is played: scenario, plan and policy come together in `env_kwargs`
+    # How a cell is played
 
     def env_kwargs(self, place: Place, policy: Any) -> dict[str, Any]:
         """Return the JSON arguments of the environment in which a policy plays a place."""
@@ -276,11 +275,11 @@ class Suite(StrictModel):
         """Prepare a policy that was just reset for how the suite is played."""
 
     def options(self, cells: Sequence[Cell]) -> dict[str, Any] | None:
-        """Return the options of the reset, in which the cells of a batch may differ."""
+        """Return the options of the reset: arrays with a value for each cell of a batch."""
         return None
 
     def player(self, progress: Callable[[int], None] = lambda _: None, **live: Any) -> Player:
-        """Make the player of the suite's cells; `live` are options of one on live servers."""
+        """Make the player of the suite's cells; `live`: options of a player on live servers."""
         return self.player_class(self, progress)
 
 

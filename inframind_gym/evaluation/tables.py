@@ -15,7 +15,7 @@ from rich.text import Text
 from inframind_gym.evaluation.metrics import Metric
 
 MOST_CHARS: Final = 28  # of a policy's name
-_BOUNDED: Final = (  # metrics that compare with the best bound
+_BOUND_METRICS: Final = (  # comparisons with the best bound
     Metric("of_bound", "of bound", "%"),
     Metric("regret", "regret", decimals=3),
 )
@@ -87,7 +87,7 @@ def to_markdown(table: Table, *, title: bool = True) -> str:
 
 
 def short(policy: str) -> str:
-    """Shorten a policy's name: without the first parts of its path if it is long."""
+    """Shorten a long policy's name: leave out the first parts of its path."""
     rest = policy
     while len(rest) > MOST_CHARS and (mark := re.search("[./:]", rest)):
         rest = rest[mark.end() :]
@@ -101,9 +101,9 @@ def with_margin(row: Mapping[str, Any], metric: Metric) -> str:
 
 
 def of_planned(board: Mapping[str, Any], unit: str, policies: int = 1) -> str:
-    """Count the records and episodes of a leaderboard, and those that there should be.
+    """Count the records and episodes of a leaderboard, and the planned ones if some are missing.
 
-    Records of several policies, which had the same ones, are counted as their product.
+    Records of several policies that played the same ones are shown as a product.
     """
     each, over = divmod(board["records"], policies)
     counted = f"{each:,} {unit} x {policies} policies, {board['cells']:,}"
@@ -119,8 +119,8 @@ def metrics_table(
 ) -> Table:
     """Make a table of policies in their order, with the main metrics.
 
-    Metrics with the same numbers in every row share a column: where all budgets are 100 s, the SLO
-    of the query's own budget and that of 100 s.
+    Metrics with the same numbers in every row share a column: if all budgets are 100 s, the SLO of
+    the query's own budget and the SLO of 100 s.
     """
     columns: dict[tuple[str, ...], list[Metric]] = {}
     for metric in main:
@@ -131,7 +131,7 @@ def metrics_table(
     for same in columns.values():
         labels = ", ".join(metric.label for metric in same)
         headings.append(f"{labels} {same[0].unit}".rstrip())
-    bounded = next((one for one in _BOUNDED if any(one.name in row for row in rows)), None)
+    bounded = next((one for one in _BOUND_METRICS if any(one.name in row for row in rows)), None)
     headings += [bounded.heading] if bounded else []
     ranked = [row for row in rows if not row.get("bound")]
     body = []
@@ -168,7 +168,7 @@ def matrix(
 ) -> Table:
     """Make a table of scores of policies by the values of an axis; the best of a column is bold.
 
-    In brackets stands another metric, or without one the interval of the score behind it.
+    Each score has the metric `beside` in brackets, or without one half of its interval.
     """
 
     def text(row: Mapping[str, Any]) -> str:

@@ -24,33 +24,33 @@ from inframind_gym.teams.assignment.simulate import agent_pool, team
 from inframind_gym.teams.token_budget.settings import load_settings
 
 _MEANS: Final = "Means over {cells} ± half of the 95 % interval."
-_OF_TASKS: Final = ("reward", "quality", "load_penalty", "latency_s")  # fields of a task that ended
+_TASK_FIELDS: Final = ("reward", "quality", "load_penalty", "latency_s")  # of a completed task
 
 
 class EpisodeBatch(Batch):
-    """Episodes of a team; a record is an episode, and has what it has come to."""
+    """Episodes of a team; a record is the summary of an episode."""
 
     def begin(self) -> None:
-        """Begin with nothing earned."""
+        """Start with a return of 0."""
         self._return = np.zeros(len(self.cells))
 
     def note(self, rows: NDArray[np.int64]) -> int:
-        """Add up the reward; returns the number of episodes that came to an end."""
+        """Add up the reward; return the number of episodes that ended."""
         self._return[rows] += self.simulation.terms[rows].sum(axis=1)
         return int(self.over()[rows].sum())
 
     def columns(self, row: int) -> Fields:
         """Return the record of a row."""
-        rows, earned = np.array([row]), self._return[[row]]
-        return {**self.simulation.summaries(rows, earned, earned), "return": earned}
+        rows, total = np.array([row]), self._return[[row]]
+        return {**self.simulation.summaries(rows, total, total), "return": total}
 
 
 class TaskBatch(Batch):
     """Runs of the assignment team, a record a task; the policy observes the tasks that end."""
 
     def begin(self) -> None:
-        """Begin with no task."""
-        names = (*_OF_TASKS, "hot", "imbalance", "usd_per_1000")
+        """Start with no record."""
+        names = (*_TASK_FIELDS, "hot", "imbalance", "usd_per_1000")
         shape = (len(self.cells), self.simulation.config.num_tasks)
         self._records = {name: np.zeros(shape) for name in names}
         self._ordinal = 0
@@ -59,7 +59,7 @@ class TaskBatch(Batch):
         """Take the tasks that ended, and show them to a policy that learns from them."""
         simulation, records = self.simulation, self._records
         done = simulation.last_completed
-        for name in _OF_TASKS:
+        for name in _TASK_FIELDS:
             records[name][done.row, done.ordinal] = getattr(done, name)
         records["usd_per_1000"][done.row, done.ordinal] = 1000.0 * done.cost_usd
         records["hot"][:, self._ordinal] = simulation.state.load_state != BALANCED

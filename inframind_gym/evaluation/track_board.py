@@ -1,11 +1,10 @@
 """Metrics, scores and tables of tracks.
 
-AGGREGATES has the numbers of a policy on a track: of what its cells reach of their informed bounds
-the interquartile mean (Agarwal et al., "Deep RL at the Edge of the Statistical Precipice", NeurIPS
-2021), the mean and the least. `track_scores` computes them, `scores_table` has the columns of the
-board, with mean and worst cell over all tracks. Intervals come
-from the stratified bootstrap over episodes, in which all policies take the same episodes: a
-difference of two policies is paired.
+A cell reaches a share of its informed bound. AGGREGATES makes a policy's numbers on a track from
+the shares of its cells: the interquartile mean (Agarwal et al., "Deep RL at the Edge of the
+Statistical Precipice", NeurIPS 2021), the mean and the smallest. `track_scores` computes them,
+`scores_table` shows them, with mean and worst cell over all tracks. Intervals come from the
+stratified bootstrap over episodes, the same ones for all policies: differences are paired.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ METRICS: Final[dict[str, Metric]] = {
         Metric("work_s_per_query", "GPU s/query", "", "lower", 3, part="work_s"),
     ),
 }
-AHEAD_IN: Final = 0.75  # of the tracks; and behind in none
+AHEAD_IN: Final = 0.75  # a policy ahead of another is above it in this share of tracks, below in 0
 MAIN: Final = (
     SCORE,
     "goodput",
@@ -61,7 +60,7 @@ CAPTION: Final = (
     "in its server's queue; avoidable: that while another server had no call. Wasted: of the "
     "tokens that were written, those for queries past their budget. Idle: slots without a call."
 )
-# Sums beside those of routing: of all queries, and of each group.
+# Sums beyond those of routing: over all queries, and over each group of them.
 _PLAIN: Final = ("value", "good_value", "work_s", "cap_s", "worst_counts", "unanswered")
 _PER_GROUP: Final = ("queries", "good", "reach")
 
@@ -78,28 +77,29 @@ class TrackLayout(QueryLayout):
         return (*super().sums, *_PLAIN, *per_group)
 
     def derived(self, columns: Columns) -> dict[str, NDArray[Any]]:
-        """Return what each query adds to the sums that are no fields of it, (num_queries,)."""
-        found, answered = super().derived(columns), columns["calls"] > 0
-        found |= {name: found[name] & answered for name in found if name.startswith("slo_")}
-        good, group, reach = found["goodput"], columns["group"], columns["reach"]
-        found |= {"good_value": columns["value"] * good, "unanswered": ~answered}
+        """Return each query's share of the sums that are not fields, (num_queries,) each."""
+        parts, answered = super().derived(columns), columns["calls"] > 0
+        parts |= {name: parts[name] & answered for name in parts if name.startswith("slo_")}
+        good, group, reach = parts["goodput"], columns["group"], columns["reach"]
+        parts |= {"good_value": columns["value"] * good, "unanswered": ~answered}
         for i in range(MOST_GROUPS):
             of = group == i
-            found |= {f"queries/{i}": of, f"good/{i}": of * good, f"reach/{i}": of * reach}
-        return found
+            parts |= {f"queries/{i}": of, f"good/{i}": of * good, f"reach/{i}": of * reach}
+        return parts
 
     def evaluate(self, sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Compute all metrics but the tail from sums ``(..., width)``, ``(...)`` each."""
-        of, metrics = self.named(sums), super().evaluate(sums)
+        total, metrics = self.named(sums), super().evaluate(sums)
         queries, good, reach = (
-            np.stack([of[f"{part}/{group}"] for group in range(MOST_GROUPS)], axis=-1)
+            np.stack([total[f"{part}/{group}"] for group in range(MOST_GROUPS)], axis=-1)
             for part in _PER_GROUP
         )
         mean, worst = metrics["weighted_goodput"], _smallest(good, reach)
-        counts = np.where(of["worst_counts"] > 0, worst, mean)
-        paid = np.where(of["work_s"] > of["cap_s"], of["cap_s"], of["work_s"])
-        share = np.where(of["cap_s"] > 0, paid / np.maximum(of["work_s"], 1e-12), 1.0)
-        return {SCORE: counts * share, **metrics, "worst_goodput": _smallest(good, queries)}
+        counted = np.where(total["worst_counts"] > 0, worst, mean)
+        work_s, cap_s = total["work_s"], total["cap_s"]
+        paid_s = np.where(work_s > cap_s, cap_s, work_s)
+        share = np.where(cap_s > 0, paid_s / np.maximum(work_s, 1e-12), 1.0)
+        return {SCORE: counted * share, **metrics, "worst_goodput": _smallest(good, queries)}
 
 
 def _smallest(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -115,14 +115,14 @@ def _smallest(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[
 def iqm(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean of the middle half of values (..., n), (...).
 
-    Values at the quartiles count by the part of them that lies between.
+    A value at a quartile counts with the fraction of it that lies within the middle half.
     """
     n = values.shape[-1]
     edges = np.clip(np.arange(n + 1) / n, 0.25, 0.75)
     return np.asarray(np.sort(values, axis=-1) @ (2.0 * np.diff(edges)), np.float64)
 
 
-# Numbers of a policy on a track: from its cells (..., n) over their bounds, (...). SCORE ranks.
+# Numbers of a policy on a track, (...), from its cells' shares of their bounds, (..., n).
 AGGREGATES: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
     SCORE: iqm,
     "mean": lambda values: np.asarray(values.mean(axis=-1)),
@@ -145,7 +145,7 @@ def _aggregate(cells: Sequence[Estimate], informed: NDArray[np.float64]) -> Esti
 
 
 def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, Any]:
-    """Return what a leaderboard of tracks has beside its metrics, from the policies' scores.
+    """Return the further keys of a leaderboard of tracks, from the policies' scores.
 
     Returns:
         ``tracks`` (AGGREGATES of every policy on every track, best first, with the scores of its
@@ -153,17 +153,17 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
         above and below the second, and whether it is ahead), ``places`` (rates and bounds),
         ``fits`` and ``plans`` (who plans the queries of a policy).
     """
-    places_of = header["places"].values()
-    known = {(at["track"], at["scenario"], at["load"]): at for at in places_of}
+    limits = {(at["track"], at["scenario"], at["load"]): at for at in header["places"].values()}
     bounds = set(header.get("bounds", ()))
     players = {policy: cells for policy, cells in estimates.items() if policy not in bounds}
     common = list(next(iter(estimates.values())))
-    tracks = [name for name in dict.fromkeys(p[0] for p in known) if name in {p[0] for p in common}]
+    played = {place[0] for place in common}
+    tracks = [name for name in dict.fromkeys(place[0] for place in limits) if name in played]
     ranked: dict[str, dict[str, Estimate]] = {policy: {} for policy in players}
     rows = []
     for track in tracks:
-        places = [p for p in common if p[0] == track and (known.get(p) or {}).get("informed")]
-        informed = np.array([known[place]["informed"] for place in places])
+        places = [p for p in common if p[0] == track and limits.get(p, {}).get("informed")]
+        informed = np.array([limits[place]["informed"] for place in places])
         for policy, cells in players.items() if places else ():
             ranked[policy][track] = one = _aggregate([cells[place] for place in places], informed)
             row: dict[str, Any] = {"policy": policy, "track": track, "cells": len(places)}
@@ -183,8 +183,8 @@ def track_scores(header: Mapping[str, Any], estimates: Estimates) -> dict[str, A
         ahead = len(above) >= max(1, math.ceil(AHEAD_IN * len(ends))) and not below
         pair = {"policy": policy, "other": other, "above": above, "below": below, "ahead": ahead}
         pairs.append(pair)
-    told = {"fits": header["fits"], "plans": header.get("plans", {})}
-    return {"tracks": rows, "pairs": pairs, "places": list(known.values())} | told
+    copied = {"fits": header["fits"], "plans": header.get("plans", {})}
+    return {"tracks": rows, "pairs": pairs, "places": list(limits.values())} | copied
 
 
 # Tables

@@ -45,7 +45,7 @@ class Tracker:
 
     Args:
         out: Folder of the JSON lines (``metrics.jsonl``) and of the other writers' files.
-        config: JSON values that W&B notes.
+        config: JSON values that W&B records.
         to: "wandb", offline unless WANDB_MODE says otherwise; "tensorboard", its event files in
             `out`; or both.
         name: Of the run on W&B; None: that of the folder.
@@ -89,11 +89,11 @@ class Tracker:
         self._events = writer(str(self.path.parent))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Note metrics at a step; `flush` writes them."""
+        """Record metrics at a step; `flush` writes them."""
         self._waiting.append({STEP: step, **metrics})
 
     def flush(self) -> None:
-        """Write what was noted."""
+        """Write the recorded metrics."""
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in self._waiting)
         for line in self._waiting:
@@ -131,7 +131,7 @@ class Tracker:
         self._wandb.log(shown)
 
     def rewind(self, step: int) -> None:
-        """Drop what was written after a step, which a training that is resumed writes again."""
+        """Drop what was written after a step: a resumed training writes it again."""
         kept = []
         if self.path.is_file():
             kept = [line for line in read_metrics(self.path) if line[STEP] <= step]
@@ -165,7 +165,7 @@ def remove_events(folder: Path) -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Read the JSON lines of a tracker, without one that was cut off while it was written."""
+    """Read the JSON lines of a tracker, without an incomplete last line."""
     lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
     return [dict(parse_json(line, f"{path}:{i}")) for i, line in enumerate(lines, start=1)]
 

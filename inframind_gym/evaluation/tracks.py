@@ -57,12 +57,11 @@ class Stream:
     limits: Limits  # of the scenario
     rate_per_min: float  # mean arrival rate
     count: int  # scored queries
-    # Most seconds of warm-up and patience, in which searches stop short
-    most_s: float = float("inf")
+    most_s: float = float("inf")  # cap on `longest_s`; searches set it
 
     @property
     def longest_s(self) -> float:
-        """Warm-up and patience: the longest budget."""
+        """Warm-up before the first scored query, and patience for an answer: the longest budget."""
         return min(self.scenario.groups_s[-1], self.most_s)
 
     @property
@@ -84,7 +83,7 @@ class Stream:
 
 
 class TrackBatch(QueryBatch):
-    """Streams whose middle is scored."""
+    """Streams of which a window in the middle is scored."""
 
     @cached_property
     def stream(self) -> Stream:
@@ -126,9 +125,9 @@ class TrackBatch(QueryBatch):
 def with_unanswered(
     done: NDArray[Any], simulation: Any, row: int, first: int, longest_s: float
 ) -> NDArray[Any]:
-    """Return the scored records (n,) of a row with those of queries that have no answer in time.
+    """Return the scored records (n,) of a row, completed by those of unanswered queries.
 
-    They are not solved and have the longest latency, no decisions and no tokens.
+    A query without an answer in time is not solved, and has the longest latency and no calls.
     """
     out = done.copy()
     late = (out["num_nodes"] == 0) | (out["latency_s"] > longest_s)
@@ -179,7 +178,7 @@ class TrackPlayer(Player):
                 say(f"{first}\nIts queries of {', '.join(own)} stay unanswered.")
 
     def run(self, cells: Sequence[Cell]) -> list[Played]:
-        """Play cells of one scenario; of a policy that cannot play it no query has an answer."""
+        """Play cells of one scenario; if the policy cannot play it, no query has an answer."""
         try:
             batch = self.begin(cells)
         except PolicyFailedError:
@@ -232,12 +231,12 @@ class TrackSuite(StreamSuite):
 
     @classmethod
     def scores(cls, header: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the scores of policies on tracks, over their bounds."""
+        """Return the scores of policies on tracks, as shares of their bounds."""
         return track_board.track_scores(header, scored)
 
     @classmethod
     def tables(cls, board: Mapping[str, Any], tables: list[Table]) -> list[Table]:
-        """Put scores by track before the metrics, and scores by cell behind them."""
+        """Add scores by track before the metrics, and scores by cell after them."""
         cells = [track_board.cells_table(board)] if len(board["places"]) > 1 else []
         return [track_board.scores_table(board), *tables, *cells]
 
@@ -307,12 +306,12 @@ class TrackSuite(StreamSuite):
         """Return a hash of what plays under a policy's name, checkpoints included."""
         fits = self.fitted.fits.get(policy, {})
         names = dict.fromkeys(play for fit in fits.values() for play in fit.plays)
-        known = {name: [name, policy_fingerprint(resolve_policy(name))] for name in names}
-        plays = {place: [known[name] for name in fit.plays] for place, fit in fits.items()}
+        hashes = {name: [name, policy_fingerprint(resolve_policy(name))] for name in names}
+        plays = {place: [hashes[name] for name in fit.plays] for place, fit in fits.items()}
         return {"fits": content_hash(plays)} if plays else {}
 
     def plan_of(self, policy: str) -> str:
-        """Say who plans a policy's queries: "own", or the plan that it was given or fitted with."""
+        """Return who plans a policy's queries: "own", or the plan that it routes along."""
         one_agent = {"topology": "IO", "num_agents": 1}
         fits = self.fitted.fits.get(policy, {}).values() if self.division == "orchestrate" else ()
         plays, plans = {play for fit in fits for play in fit.plays}, set()
@@ -342,7 +341,7 @@ class TrackSuite(StreamSuite):
         return tuple(dict.fromkeys(alias for pool in pools for alias in load_pool(pool).aliases))
 
     def overridden(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace settings; with other tracks the scenarios of the suite's own are not played."""
+        """Replace settings; with other tracks, scenarios that these lack are dropped."""
         settings = super().overridden(changes)
         if "tracks" in changes and "scenarios" not in changes and self.scenarios is not None:
             known = _scenario_names({name_of(one): load_track(one) for one in changes["tracks"]})
@@ -371,7 +370,7 @@ class TrackSuite(StreamSuite):
         return settings | {"models": list(self.models), "streams": STREAMS}
 
     def fingerprint(self, setting: str, name: str) -> str:
-        """Hash a track: all that its episodes and scores depend on, bounds apart."""
+        """Hash a track: all that its episodes and scores depend on, except bounds."""
         track, limits = self._tracks[name], self._limits[name]
         parts = {
             scenario: [

@@ -1,7 +1,7 @@
 """A report of results folders: one HTML file that needs neither network nor server.
 
-Style, scripts and data are in the file. The scripts draw its data, JSON, and know nothing else:
-`charts.js` draws parts, `page.js` puts them together.
+Style, scripts and data (JSON) are in the file: `charts.js` draws parts, `page.js` puts them
+together.
 
     {"version": ..., "runs": [RUN], "comparisons": [COMPARISON]}
 
@@ -43,7 +43,7 @@ from inframind_gym.files import replace_text
 MOST_SIDES: Final = 40  # of a comparison
 _FIGURES: Final = 6  # of a number
 _SCRIPTS: Final = ("charts.js", "page.js")
-# A script element ends at "</script", wherever that stands; JSON can say "<" in another way.
+# A script element ends at any "</script": in JSON, "<" can be escaped.
 _ESCAPES: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
@@ -116,12 +116,12 @@ def _run(results: Results) -> dict[str, Any]:
     ranked = [row["policy"] for row in board["ranking"]] or list(results.policies)
     axes = []
     for i, axis in enumerate(family.axes):
-        found = {cell.place[i] for cell in results.episodes}
-        values = sorted(found, key=lambda value: in_order((value,)))
+        used = {cell.place[i] for cell in results.episodes}
+        values = sorted(used, key=lambda value: in_order((value,)))
         numeric = all(isinstance(value, int | float) for value in values)
         texts = [[value, axis.text(value)] for value in values]
-        known = {"name": axis.name, "label": axis.label, "table": axis.table}
-        axes.append({**known, "numeric": numeric, "values": texts})
+        names = {"name": axis.name, "label": axis.label, "table": axis.table}
+        axes.append({**names, "numeric": numeric, "values": texts})
     metrics = {}
     for name in measured:
         metric = family.metrics[name]
@@ -140,8 +140,8 @@ def _run(results: Results) -> dict[str, Any]:
         table["best"] = sorted(map(list, table["best"]))
     bounds = header.get("bounds", ())
     commands = [
-        {"started": made.get("started", ""), "command": shlex.join(made["command"])}
-        for made in header["runs"]
+        {"started": run.get("started", ""), "command": shlex.join(run["command"])}
+        for run in header["runs"]
     ]
     versions = {"simulator": header["settings"]["simulator"], **header["packages"]}
     run: dict[str, Any] = rounded(
