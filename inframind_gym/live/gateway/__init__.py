@@ -2,10 +2,10 @@
 
 A request comes through the files in this order:
 
-app       admission, routes and process (what every server checks is in `live/guard.py`)
-request   a request, checked
-gateway   servers, metrics, where a request goes and as what, and whether it is in time
-choose    expected latencies, a policy asked for one call
+app       admission, routes and process (`live/guard.py` has the checks of all HTTP servers)
+request   the request, checked
+gateway   servers, metrics, and the choice of a server that answers within the budget
+choose    expected latencies, and a policy's decision on one call
 proxy     attempts at servers (`live/chat.py`) until one answers; metrics and log
 
 team      a whole workflow for one question

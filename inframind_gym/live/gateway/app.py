@@ -31,14 +31,14 @@ from inframind_gym.live.gateway.team import Teams
 from inframind_gym.live.guard import Guard, RequestError, http_protocol, is_secret, listening
 
 _log = logging.getLogger("inframind.gateway")
-PROBES: Final = ("/health", "/ready")  # for those who watch processes: no key, no limits
+PROBES: Final = ("/health", "/ready")  # need no key
 
 
 def admit(keys: Mapping[str, SecretStr], scope: dict[str, Any], headers: dict[str, str]) -> None:
     """Admit a request: by its header `Authorization: Bearer KEY`, where there are keys.
 
-    To look that up takes the same time whichever key it is. Notes `tenant` and `arrived_s` in the
-    state of the request.
+    Every key is compared, so that the time does not reveal which one matched. Sets `tenant` and
+    `arrived_s` in the state of the request.
     """
     state = {**scope.get("state", {}), "arrived_s": time.monotonic(), "tenant": "-"}
     scope["state"] = state
@@ -58,13 +58,13 @@ def admit(keys: Mapping[str, SecretStr], scope: dict[str, Any], headers: dict[st
 
 
 class Completions:
-    """Completions of a gateway. No function: Starlette hands it ASGI as it is."""
+    """ASGI application of a gateway's completions; a class, because Starlette wraps functions."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._teams = gateway, Teams(gateway)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, unless the client goes away: then what is under way is cancelled."""
+        """Answer a request; cancel the work on it if the client goes away."""
         gateway = self._gateway
         if gateway.open_requests >= gateway.config.limits.max_in_flight:
             raise RequestError(503, "overloaded", "too many requests at once", retry_after_s=1.0)
@@ -77,7 +77,7 @@ class Completions:
             gone = asyncio.ensure_future(receive())
             try:
                 await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
-                if not answering.done() and exchange.complete:  # its transfer comes to its end
+                if not answering.done() and exchange.complete:  # all was sent: let it end
                     await answering
             finally:
                 gone.cancel()
@@ -154,7 +154,7 @@ def run(config: GatewayConfig) -> None:
     limits = config.limits
     with contextlib.closing(listening(config.host, config.port)) as address:
         connections = max(2 * limits.max_in_flight, 1024)  # idle ones included; more get 503
-        allow_files(connections + limits.max_in_flight + 256)  # those to servers, and the rest
+        allow_files(connections + limits.max_in_flight + 256)  # clients, servers and the rest
         server = uvicorn.Server(
             uvicorn.Config(
                 make_app(Gateway(config)),
@@ -174,7 +174,7 @@ def run(config: GatewayConfig) -> None:
         )
         where = config.pool, config.policy, config.host, config.port
         _log.info("pool %s, policy %s: http://%s:%d/v1", *where)
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that goes; not nohup's
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # terminal closed; not under nohup
             signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[address])

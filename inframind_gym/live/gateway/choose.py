@@ -1,4 +1,4 @@
-"""Decisions: a policy asked for one call, and expected latencies."""
+"""Decisions of a policy on single calls, and expected latencies."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from inframind_gym.timeouts import HungError, interruptible
 _log = logging.getLogger(__name__)
 ROW: Final = np.zeros(1, np.int64)
 _IO: Final = TOPOLOGIES.index("IO")
-_ORDINALS: Final = 1 << 12  # of requests; policies keep a place for each
+_ORDINALS: Final = 1 << 12  # numbers of requests; policies may keep memory for each
 _BYTES_A_TOKEN: Final = 4.0
-_REST_S: Final = 60.0  # for which a policy that hung is not asked
+_REST_S: Final = 60.0  # time for which a policy that hung is not asked
 
 
 class Decision(NamedTuple):
-    """A call as a policy decided it."""
+    """A policy's decision on a call."""
 
     model: int
     strategy: int
@@ -61,9 +61,9 @@ class World(NamedTuple):
     telemetry: Telemetry
 
 
-@lru_cache  # its files go with the process
-def _likened(pool_name: str, workload: str) -> tuple[str, tempfile.TemporaryDirectory[str]]:
-    """Return a workload that knows all models: one that it lacks is like the nearest in size."""
+@lru_cache  # keeps the folder until the process ends
+def _extend(pool_name: str, workload: str) -> tuple[str, tempfile.TemporaryDirectory[str]]:
+    """Write a workload with all models of a pool: a missing one is like the nearest in size."""
     sizes = {model.alias: model.params_b for model in load_pool("b200-2gpu").models}
     pool, loaded = load_pool(pool_name), load_workload(workload)
     folder = tempfile.TemporaryDirectory("-inframind")
@@ -72,14 +72,14 @@ def _likened(pool_name: str, workload: str) -> tuple[str, tempfile.TemporaryDire
         content = load_workload(name).model_dump(mode="json", exclude_unset=True)
         known, models = content.get("models") or {}, {}
         for model in pool.models:
-            far = {a: abs(math.log(sizes[a] / model.params_b)) for a in known if a in sizes}
-            like = min(far, key=far.__getitem__, default="")
-            like = model.alias if model.alias in known else like
-            if like in known:  # without its share in the published mix of models
-                models[model.alias] = {k: v for k, v in known[like].items() if k != "share"}
-            if like not in ("", model.alias):
+            ratio = {a: abs(math.log(sizes[a] / model.params_b)) for a in known if a in sizes}
+            nearest = min(ratio, key=ratio.__getitem__, default="")
+            source = model.alias if model.alias in known else nearest
+            if source in known:  # without its share in the published mix of models
+                models[model.alias] = {k: v for k, v in known[source].items() if k != "share"}
+            if source not in ("", model.alias):
                 words = "workload %s does not know %s: it counts as %s, the nearest in size"
-                _log.warning(words, name, model.alias, like)
+                _log.warning(words, name, model.alias, source)
         part = Path(folder.name, f"{len(parts)}.yaml")
         part.write_text(json.dumps({**content, "models": models}))
         parts[str(part)] = weight
@@ -89,19 +89,19 @@ def _likened(pool_name: str, workload: str) -> tuple[str, tempfile.TemporaryDire
 
 
 def workload_for(config: GatewayConfig) -> str:
-    """Return the workload of a gateway or, where it lacks models of the pool, one like it."""
+    """Return the workload of a gateway, extended if it lacks models of the pool."""
     pool, profiles = load_pool(config.pool), load_profiles(load_workload(config.workload))
     if all(set(pool.aliases) <= set(part.profile.models) for part in profiles.values()):
         return config.workload
-    return _likened(config.pool, config.workload)[0]
+    return _extend(config.pool, config.workload)[0]
 
 
 def make_simulation(
     config: GatewayConfig, requires: Mapping[str, Any], *, one_call: bool
 ) -> BackendSimulation:
-    """Return a simulation of one query at a time, for its rules and the facts of the run.
+    """Return a simulation of one query at a time, for its rules and its `PolicySpec`.
 
-    With `one_call` the query is one call. `requires` is the policy's.
+    `requires`: arguments that the policy requires. `one_call`: a query is one call.
     """
     arguments: dict[str, Any] = {"pool": config.pool, "workload": workload_for(config)}
     arguments |= {"split": "all", "num_queries": 1, "observation": "index", **requires}
@@ -115,13 +115,13 @@ def make_simulation(
 
 
 def ordinal(count: int) -> int:
-    """Return the number of a request, so that policies remember a bounded number of them."""
+    """Return the number of a request for policies: bounded, because they may keep memory for it."""
     half = _ORDINALS // 2
     return count if count < _ORDINALS else half + count % half
 
 
 def typical_tasks(tasks: TaskSet) -> dict[str, int]:
-    """Return, by domain, the task nearest to the mean of its embeddings; any, where it has none."""
+    """Return, by domain, the task nearest to the mean embedding; without tasks another domain's."""
     nearest = {}
     for d, domain in enumerate(DOMAINS):
         members = np.flatnonzero(tasks.domain == d)
@@ -133,10 +133,10 @@ def typical_tasks(tasks: TaskSet) -> dict[str, int]:
 
 
 class TimedPolicy:
-    """A policy that is asked for one decision at a time, in `limit_s`; 0: it has all the time.
+    """A policy with a time limit for each decision, `limit_s`; 0: none.
 
-    All requests wait while it decides. One that hangs is interrupted as soon as it is in Python,
-    and is not asked for a minute. Only on the main thread, whose signals these are.
+    All requests wait while it decides. A policy that hangs is interrupted as soon as it runs Python
+    code, and is not asked for a minute. The limit, a signal, works on the main thread only.
     """
 
     def __init__(self, policy: Any, simulation: BackendSimulation, limit_s: float = 0.0) -> None:
@@ -158,22 +158,22 @@ class TimedPolicy:
         context: NDArray[Any],
         number: int,
     ) -> NDArray[np.int64]:
-        """Return the policy's action on the decision that is due.
+        """Return the policy's action for a decision.
 
         Args:
-            telemetry: the servers' metrics as they were read last.
+            telemetry: the servers' metrics as of the last poll.
             in_flight: (M,) the gateway's own calls.
-            context: (1,) CONTEXT, whose `query` is written.
-            number: of the request, from 0.
+            context: (1,) CONTEXT of the decision, whose `query` is written.
+            number: index of the request, from 0.
 
         Raises:
             InfraMindError: it gave no valid one, or none in time.
         """
         if time.monotonic() < self._rests_until_s:
             raise InfraMindError("it hung, and is not asked for a minute")
-        due = context[0]
-        left_s = float(due["arrival_s"] + due["budget_s"] - due["time_s"])
-        task, role = int(due["task"]), -1 if due["kind"] == PLAN else int(due["role"])
+        row = context[0]
+        left_s = float(row["arrival_s"] + row["budget_s"] - row["time_s"])
+        task, role = int(row["task"]), -1 if row["kind"] == PLAN else int(row["role"])
         seen = observe(self.spec, telemetry, in_flight, task=task, budget_s=left_s, role=role)
         if self._compact is not None:
             seen = self._compact.of(seen, context["time_s"], number, ROW)
@@ -181,20 +181,20 @@ class TimedPolicy:
         try:
             with interruptible() as within:
                 within(self.limit_s)
-                decided = self._policy.act_batch(seen, context, ROW)
+                actions = self._policy.act_batch(seen, context, ROW)
         except HungError:
             self._rests_until_s = time.monotonic() + _REST_S
             raise InfraMindError(f"it did not decide in {self.limit_s:g} s") from None
-        action: NDArray[np.int64] = check_actions(decided, self._highs, 1)[0]
+        action: NDArray[np.int64] = check_actions(actions, self._highs, 1)[0]
         return action
 
 
 class SingleCallPolicy:
-    """A policy that is asked for one call at a time, by the rules of the environments.
+    """A policy that decides on single calls, by the rules of the environments.
 
-    A request is a query with a plan of one agent. The policy sees telemetry as it was polled last,
-    and the gateway's own calls in flight. What a request asks is not embedded: it counts as the
-    most typical shipped question of its domain.
+    A request is a query with a plan of one agent. The policy sees the telemetry of the last poll
+    and the gateway's own calls in flight. A request's text is not embedded: it counts as the most
+    typical shipped question of its domain.
 
     Raises:
         ConfigError: there is no such policy, or it cannot route single calls.
@@ -203,7 +203,7 @@ class SingleCallPolicy:
     def __init__(self, config: GatewayConfig) -> None:
         policy = resolve_policy(config.policy)
         requires = requires_of(policy)
-        # Those that route along plans of several agents alone can have one for single calls.
+        # A policy may route along its own plans only, and have a method that plans single calls.
         self._any_plan = getattr(policy, "carries_out_any_plan", True)
         plan_single_calls: Any = getattr(policy, "plan_single_calls", None)
         plans = "planner" in requires or requires.get("level") == "planner"
@@ -220,7 +220,7 @@ class SingleCallPolicy:
         models = self.spec.num_models
         nothing = Telemetry(0, *([[0.0] * models] * 4))
         world = World(0.0, (1 << models) - 1, np.zeros(models, np.int64), nothing)
-        for warm in (True, False):  # what is compiled is not waited for later
+        for warm in (True, False):  # first a decision that compiles what later ones need
             self._timed.reset()
             if not self._any_plan:
                 plan_single_calls()
@@ -245,7 +245,7 @@ class SingleCallPolicy:
             context["kind"], context["role"], context["topology"] = PLAN, -1, 0
             plan = self._timed.ask(telemetry, world.in_flight, context, self._count)
             role = roles[int(plan[2]) % len(roles)]
-            # One agent, whatever a policy that can route along any plan would have liked.
+            # A policy that can route along any plan gets one agent, whatever it planned.
             context["topology"] = _IO if self._any_plan else plan[0]
         context["kind"], context["role"] = ROUTE, role
         for name in ("num_agents", "num_nodes", "num_waves"):
@@ -291,9 +291,8 @@ class Predictor:
     ) -> NDArray[np.float64]:
         """Return the expected latency at each model, (M,).
 
-        The load of a server is the gateway's own calls, counted now, and those of others as of the
-        last poll. A call that may write fewer tokens than usual, or reads more, takes as much less
-        or more of its own time.
+        The load of a server is the gateway's own calls now, and the calls of others as of the last
+        poll. The time of the call itself is corrected for its prompt and for a low `max_tokens`.
         """
         if telemetry.polls != self._polls:
             self._polls, self._own_at_poll = telemetry.polls, in_flight.astype(np.float64)

@@ -31,7 +31,7 @@ def _secret(key: object) -> object:
 
 
 class Limits(StrictModel):
-    """Limits of a request, and of all together."""
+    """Limits of one request, and of all together."""
 
     max_body_bytes: PositiveInt = 4 << 20
     max_in_flight: PositiveInt = 2048  # requests that are being answered
@@ -41,17 +41,17 @@ class Limits(StrictModel):
     answer_s: Positive = 600.0  # for a whole answer, from the request's arrival
     drain_s: Positive = 60.0  # for requests in flight, when the gateway ends
     policy_s: BudgetS = 5.0  # for a decision; then the soonest server is taken
-    attempts: PositiveInt = 3  # at one request, wherever they are made
+    attempts: PositiveInt = 3  # at one request, over all servers
 
 
 class GatewayConfig(StrictModel):
-    """Keys of `gateway.yaml`; options of `inframind serve` take their place."""
+    """Keys of `gateway.yaml`; options of `inframind serve` override them."""
 
     pool: str = "b200-2gpu"  # name or path
     # Name or "package.module:Class"; routes `inframind/auto`, plans and routes `inframind/team`.
     policy: str = "adaptive"
-    workload: str = "mixed"  # whose abilities and lengths the policy believes in
-    host: str = "127.0.0.1"  # others than this machine's own only with keys
+    workload: str = "mixed"  # has the abilities and lengths that the policy assumes
+    host: str = "127.0.0.1"  # addresses other than loopback need keys
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     budget_s: BudgetS = 120.0  # of requests that name none
     admission: Literal["refuse", "best_effort"] = "refuse"  # where no server can make the budget
@@ -60,7 +60,7 @@ class GatewayConfig(StrictModel):
     speed: Annotated[float, within(0.01, 1000.0)] = 1.0
     # "prompt" adds the chosen strategy's instruction to the messages of `inframind/auto`.
     strategies: Literal["prompt", "off"] = "prompt"
-    # By name of a tenant; none: everybody on this machine may ask.
+    # By name of a tenant; empty: everybody on this machine may ask.
     keys: dict[Name, Annotated[SecretStr, BeforeValidator(_secret)]] = Field({})
     limits: Limits = Limits()
 
@@ -74,13 +74,13 @@ class GatewayConfig(StrictModel):
 
 
 def gateway_config(path: Path | None, options: dict[str, Any]) -> GatewayConfig:
-    """Return the configuration of a file, with options in place of its keys.
+    """Return the configuration of a file, overridden by options.
 
     Raises:
         ConfigError: a key or an option is wrong; never quotes a secret.
     """
     options = {name: value for name, value in options.items() if value is not None}
     if path is not None:
-        # The file has to be right by itself: without the options it may be served, too.
+        # The file has to be valid by itself: it may be served without the options, too.
         options = load_yaml_model(path, GatewayConfig).model_dump() | options
     return validate(options, GatewayConfig, source="inframind serve")

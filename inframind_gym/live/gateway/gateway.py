@@ -1,4 +1,4 @@
-"""The gateway at work: its servers, what is in flight, and where a request goes."""
+"""The gateway: its servers, metrics and calls in flight, and the server of each request."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from inframind_gym.simulator.workflow.topology import STRATEGIES, STRATEGY_INSTR
 _log = logging.getLogger(__name__)
 AUTO: Final = "inframind/auto"
 TEAM: Final = "inframind/team"
-_AS_THEY_ARE: Final = ("tools", "response_format", "structured_outputs")  # answers to programs
-_AGAIN_S: Final = 5.0  # until another attempt makes sense where no server is up
+_STRUCTURED: Final = ("tools", "response_format", "structured_outputs")  # take no instruction
+_AGAIN_S: Final = 5.0  # until a client should try again while no server is up
 
-# Metrics for Prometheus. Those that the metrics of a router have (`envs/exporter.py`) have their
-# names and labels, so that one board shows both: a request is a query. Texts that clients make up
-# are no labels.
+# Metrics for Prometheus. Names and labels are those of a router's metrics (`envs/exporter.py`)
+# where it has the same, so that one dashboard shows both; a request counts as a query. Text that
+# clients choose is never a label.
 _FIRST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _DECISION_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 0.1)
 COUNTERS: Final = {
@@ -69,7 +69,7 @@ GAUGES: Final = {
 
 
 class Gateway:
-    """Servers and decisions. Made on any thread; `open` and `close` on the loop.
+    """Servers and decisions. Made on any thread; `open` and `close` run on the event loop.
 
     Raises:
         InfraMindError: pool, policy and workload do not go together, or the log cannot be written.
@@ -89,7 +89,7 @@ class Gateway:
         self.models = [AUTO, TEAM, *self.names]  # that can be asked for
         self._loop: asyncio.AbstractEventLoop | None = None
         self.log = None if config.log is None else RequestLogWriter(config.log)
-        self.epoch_s = time.time() - time.monotonic()  # when the monotonic clock stood at 0
+        self.epoch_s = time.time() - time.monotonic()  # epoch time at 0 of the monotonic clock
         servers, poll_s = addresses(self.pool), self.pool.metrics_poll_s / config.speed
         self.watcher = MetricsWatcher(
             servers, LiveSettings(), poll_s=poll_s, on_change=self._changed
@@ -100,7 +100,7 @@ class Gateway:
         self.beginning = self.watcher.begin()
 
     async def open(self) -> None:
-        """Make the connections of this loop."""
+        """Connect, on the running event loop."""
         self._loop = asyncio.get_running_loop()
         await self.client.connect()
 
@@ -114,7 +114,7 @@ class Gateway:
     # The servers
 
     def at_s(self, time_s: float) -> float:
-        """Return the seconds from the gateway's beginning to a time, as the servers count them."""
+        """Return the servers' seconds from the gateway's beginning to a monotonic time."""
         return (time_s - self.beginning.at_s) * self.config.speed
 
     def now_s(self) -> float:
@@ -122,7 +122,7 @@ class Gateway:
         return self.at_s(time.monotonic())
 
     def telemetry(self) -> Telemetry:
-        """Return what was polled last, in the servers' seconds."""
+        """Return the servers' metrics as of the last poll, in the servers' seconds."""
         telemetry, speed = self.watcher.telemetry(self.beginning), self.config.speed
         if speed == 1.0:
             return telemetry
@@ -130,20 +130,19 @@ class Gateway:
         return Telemetry(telemetry.polls, taken_s, telemetry.depth_req, e2e_s, telemetry.kv_frac)
 
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
-        """End the attempts at a server that went down; on the watcher's thread.
+        """End the attempts at a server that went down; called on the watcher's thread.
 
-        Streams that have begun go on while their server sends: they have a time limit of their own.
+        Streams that have begun may go on: `stall_s` limits them.
         """
         level, alias = logging.INFO if up else logging.WARNING, self.pool.models[server].alias
         _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
-
         if self._loop is not None and not up:
             words, give_up = "its server went down", self.client.give_up
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(partial(give_up, server, words, begun=False))
 
     def gauges(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        """Return the gauges that are known now: name, labels, value."""
+        """Yield the current gauges: name, labels, value."""
         telemetry = self.telemetry()
         run = ("gateway", self.pool.name, self.config.workload, self.config.policy)
         yield "router_info", run, 1.0
@@ -164,20 +163,20 @@ class Gateway:
     def look(
         self, query: Query, wanted: int, excluded: int, *, admit: bool
     ) -> tuple[World, NDArray[np.float64]]:
-        """Look where a request could go.
+        """Find the servers that a request could go to.
 
         Args:
             query: the request.
             wanted: bit mask of the servers of its model.
             excluded: bit mask of the servers that have failed it.
-            admit: refuse it (429) if none of them can make its budget.
+            admit: refuse it (429) if no server can make its budget.
 
         Returns:
-            The servers now, and (M,) the expected latency of a call that begins now; inf: of one
-            that it cannot go to.
+            The state of the servers, and (M,) the expected latency of a call that begins now; inf
+            for other servers.
         """
         usable = wanted & self.watcher.up
-        up = usable & ~excluded or usable  # at the same server again rather than not at all
+        up = usable & ~excluded or usable  # a failed server again rather than none
         if not up:
             words = "no server of this model is up"
             raise RequestError(503, "no_server", words, retry_after_s=_AGAIN_S)
@@ -199,7 +198,7 @@ class Gateway:
         return world, predicted_s
 
     def choose(self, query: Query, excluded: int, *, admit: bool) -> Attempt:
-        """Decide where a request goes, see `look`; a RequestError: it can go nowhere."""
+        """Choose a server for a request, see `look`; a RequestError if there is none."""
         auto, every = query.model == AUTO, (1 << len(self.pool.models)) - 1
         wanted = every if auto else self.names.get(query.model, 0)
         if not wanted:
@@ -212,7 +211,7 @@ class Gateway:
             began_s = time.perf_counter()
             try:
                 decision = self.policy.decide(world, arrival_s, query.budget_s, query.domain)
-            except Exception as error:  # foreign code: a request is served all the same
+            except Exception as error:  # a fault of the policy must not fail the request
                 self.metrics.count("policy_errors")
                 words = "policy %s failed: %s; the soonest is taken"
                 bug = not isinstance(error, InfraMindError)
@@ -222,7 +221,7 @@ class Gateway:
         return self.as_sent(query, decision, float(predicted_s[decision.model]))
 
     def as_sent(self, query: Query, decision: Decision, predicted_s: float) -> Attempt:
-        """Return the attempt that a decision asks for, and count it."""
+        """Return the attempt of a decision, with its request's body, and count the decision."""
         m, strategy = decision.model, decision.strategy if decision.strategy >= 0 else None
         alias = self.pool.models[m].alias
         self.metrics.count("decisions", alias, "-" if strategy is None else STRATEGIES[strategy])
@@ -236,7 +235,7 @@ class Gateway:
         if query.model == AUTO:
             if query.max_tokens is None:
                 body["max_tokens"] = self.pool.max_output_tokens
-            plain = self.config.strategies == "prompt" and not any(k in body for k in _AS_THEY_ARE)
+            plain = self.config.strategies == "prompt" and not any(k in body for k in _STRUCTURED)
             if strategy is not None and plain:
                 words = STRATEGY_INSTRUCTIONS[STRATEGIES[strategy]]
                 messages, first = body["messages"], body["messages"][0]

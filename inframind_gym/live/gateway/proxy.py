@@ -1,8 +1,8 @@
-"""A request from admission to its last token: attempts, here and elsewhere, and what is noted.
+"""A request from admission to its last token: attempts at servers, metrics and the log.
 
-The log has one line a request, however it ended, as that of the live environments
-(`request_log.py`) and more. No text of a question, of an answer or of a key is written. `status` is
-"whole" of an answer that was not streamed: its first token has no time. Calibrations of a pool
+The log has one line for each request, however it ended, with the fields of the live environments'
+log (`request_log.py`) and more, but no text of questions, answers or keys. `status` is "whole" for
+an answer that was not streamed: the time of its first token is unknown. Calibrations of a pool
 count it by its end, those of one model leave it out. Requests that were refused before they were
 read have no line.
 """
@@ -29,22 +29,22 @@ JSON: Final = {"content-type": "application/json"}
 EVENTS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
-    "x-accel-buffering": "no",  # of nginx, should there be one before us
+    "x-accel-buffering": "no",  # for an nginx in front
 }
-_PAUSE_S: Final = 0.4  # before a server that has failed a request is asked again; doubles
+_PAUSE_S: Final = 0.4  # before the same server is tried again; doubles
 _END_S: Final = 1.0  # for the last event of a stream that broke off
-_REFUSALS: Final = (400, 404, 413, 422)  # the request's fault, wherever it is sent
+_REFUSALS: Final = (400, 404, 413, 422)  # status of a faulty request: no other server is tried
 _NO_CHOICES: Final = re.compile(b'"choices": ?\\[\\]')  # the event of the usage
 
 
 class Exchange:
-    """One request on its way; without `send` of ASGI nobody gets the answer, which is in `result`.
+    """One request and its answer; without an ASGI `send` the answer is in `result` alone.
 
     Attributes:
         attempt: the last one; None: no server was asked.
-        result: what has become of the request, which is that of the last attempt.
-        http: status that the client got; 0: nothing yet.
-        complete: the client got all of the answer.
+        result: outcome of the last attempt, and so of the request.
+        http: status that was sent to the client; 0: none yet.
+        complete: whether the whole answer was sent.
     """
 
     def __init__(self, gateway: Gateway, query: Query, send: Send | None = None) -> None:
@@ -53,7 +53,7 @@ class Exchange:
         self.result = ChatResult(query.arrived_s)
         self.http = 0
         self.complete = False
-        self._rest = b""  # of a stream: the beginning of its next event
+        self._rest = b""  # part of a stream that was not sent yet
 
     # What the client gets
 
@@ -65,7 +65,7 @@ class Exchange:
             await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send a part of the body to the client; waits where it reads slowly."""
+        """Send a part of the body to the client; waits for one that reads slowly."""
         self.complete = not more
         if self._send is not None:
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
@@ -76,14 +76,14 @@ class Exchange:
         await self.write(body, more=False)
 
     async def answer(self, play: Callable[[Exchange], Awaitable[None]] | None) -> None:
-        """Answer the request, by `play` in place of a server.
+        """Answer the request, from a server or by `play`; log and count the outcome.
 
-        Errors are answers too. What came of it is logged and counted.
+        Errors are sent as answers, too.
         """
         gateway, query = self.gateway, self.query
         try:
             if play is None:
-                await self._carry()
+                await self._try_servers()
             else:
                 await play(self)
                 self.result.end("ok")
@@ -94,7 +94,7 @@ class Exchange:
                 id_ = {"x-request-id": query.request_id}
                 await self.whole(error.status, error.headers | id_, error.content())
             else:  # the last event of an answer that has begun
-                with contextlib.suppress(TimeoutError):  # it was the client who did not read
+                with contextlib.suppress(TimeoutError):  # the client may have stopped reading
                     async with asyncio.timeout(_END_S):
                         await self.write(b"data: " + error.content() + b"\n\n", more=False)
         except asyncio.CancelledError:
@@ -111,8 +111,8 @@ class Exchange:
             latency_s = (time.monotonic() - query.arrived_s) * gateway.config.speed
             outcome = "answered" if answered else "cancelled" if status == "cancelled" else "failed"
             in_budget = "true" if answered and latency_s <= query.budget_s else "false"
-            known = query.model if query.model in gateway.models else "unknown"
-            metrics.count("queries", outcome, in_budget, query.tenant, known)
+            model = query.model if query.model in gateway.models else "unknown"
+            metrics.count("queries", outcome, in_budget, query.tenant, model)
             if answered:
                 metrics.observe("query_latency_seconds", latency_s)
                 metrics.observe("cost_ratio", latency_s / query.budget_s)
@@ -145,8 +145,8 @@ class Exchange:
 
     # Servers
 
-    async def _carry(self) -> None:
-        """Try servers until one answers; a RequestError where none did."""
+    async def _try_servers(self) -> None:
+        """Try servers until one answers; a RequestError if none does."""
         excluded = 0
         failed: RequestError | None = None
         while failed is None or self.result.attempts < self.gateway.config.limits.attempts:
@@ -177,12 +177,12 @@ class Exchange:
     async def make(self, attempt: Attempt) -> None:
         """Make an attempt: send the request to a server, and its answer to the client.
 
-        What came of it is in `result`. A RequestError: the server refuses the request.
+        The outcome is in `result`. A RequestError: the server refuses the request.
         """
         gateway, query, limits = self.gateway, self.query, self.gateway.config.limits
         self.attempt, self._rest = attempt, b""
-        most = gateway.pool.models[attempt.server].server.max_model_len
-        max_tokens = (query.max_tokens or most) * query.choices
+        max_model_len = gateway.pool.models[attempt.server].server.max_model_len
+        max_tokens = (query.max_tokens or max_model_len) * query.choices
         result = ChatResult(query.arrived_s, max_tokens, attempts=self.result.attempts)
         self.result = result
         try:
@@ -203,7 +203,7 @@ class Exchange:
         words = f"{attempt.alias} refuses this request (HTTP {code}): check its fields"
         if result.status == "too_long":
             code, name = 400, "context_length_exceeded"
-            words = f"the prompt is longer than {attempt.alias} takes: {most} tokens"
+            words = f"the prompt is longer than {attempt.alias} takes: {max_model_len} tokens"
         if result.status in ("too_long", "rejected"):
             raise RequestError(code, name, words, headers=self._headers(attempt))
 
@@ -223,7 +223,7 @@ class Exchange:
             metrics.observe("time_to_first_token_seconds", first_s * speed)
 
     def _headers(self, attempt: Attempt) -> dict[str, str]:
-        """Return the headers that say what was decided."""
+        """Return the headers that show the decision."""
         strategy = attempt.strategy
         return {
             "x-request-id": self.query.request_id,
@@ -234,7 +234,7 @@ class Exchange:
         }
 
     async def _pass_on(self, data: bytes) -> None:
-        """Pass on what came; a stream from its first token: before it another server can answer."""
+        """Pass on a server's data; a stream from its first token, to allow another server first."""
         query, attempt, answer = self.query, self.attempt, self.result
         assert attempt is not None
         if answer.has_impossible_usage:
@@ -253,9 +253,9 @@ class Exchange:
             if answer.first_token_s is None:
                 raise ChatError("broken", "the answer has no token")
             await self.start(200, self._headers(attempt) | EVENTS)
-        if not query.shows_usage and _NO_CHOICES.search(events):  # we asked for it
-            every = events.split(b"\n\n")
-            shown = (e for e in every if not (b'"usage"' in e and _NO_CHOICES.search(e)))
+        if not query.shows_usage and _NO_CHOICES.search(events):  # only the gateway asked for it
+            parts = events.split(b"\n\n")
+            shown = (e for e in parts if not (b'"usage"' in e and _NO_CHOICES.search(e)))
             events = b"\n\n".join(shown)
         if events:
             await self.write(events)

@@ -1,4 +1,4 @@
-"""A request, checked as far as the gateway reads it, and where it is sent."""
+"""A client's request, checked as far as the gateway reads it, and an attempt at a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Object = dict[str, Any]
 
 
 class _Extra(StrictModel):
-    """The key "inframind" of a body, which `extra_body` of an SDK sets; servers do not get it."""
+    """The key "inframind" of a body, set with `extra_body` of an SDK; not sent to servers."""
 
     budget_s: BudgetS | None = None
     domain: Literal["Math", "Code", "Commonsense"] = USUAL_DOMAIN
@@ -53,9 +53,9 @@ class Query:
     model: str  # as asked for
     stream: bool  # answer as server-sent events
     shows_usage: bool  # the client wants the usage at the end of a stream
-    choices: int  # number of answers that were asked for
+    choices: int  # number of answers, `n`
     max_tokens: int | None  # of an answer; None: the model's
-    budget_s: float  # from its arrival
+    budget_s: float  # latency budget, from its arrival
     domain: str  # one of DOMAINS
     tenant: str  # name of the key
     request_id: str
@@ -71,7 +71,7 @@ async def read_query(request: Request, config: GatewayConfig) -> Query:
     """
     headers = request.headers
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # a web page may send others to this machine without asking
+    if kind != "application/json":  # browsers send other types across origins without preflight
         raise RequestError(415, "unsupported_media_type", "send Content-Type: application/json")
     try:
         async with asyncio.timeout(config.limits.stall_s):
@@ -100,7 +100,7 @@ async def read_query(request: Request, config: GatewayConfig) -> Query:
         except ValueError:
             words = "X-InfraMind-Budget-S must be seconds, from 0.01 to 1e6"
             raise RequestError(400, "invalid_budget", words) from None
-    for name in ("inframind", "priority"):  # the gateway's to say
+    for name in ("inframind", "priority"):  # not for servers; and set by the gateway alone
         body.pop(name, None)
     return Query(
         body=body,
@@ -119,16 +119,16 @@ async def read_query(request: Request, config: GatewayConfig) -> Query:
 
 
 def request_id(headers: Mapping[str, str]) -> str:
-    """Return the client's X-Request-Id, if it is fit for headers and logs; else a new one."""
+    """Return the client's X-Request-Id if it is safe in headers and logs, else a new one."""
     sent = headers.get("x-request-id", "")
     return sent if _ID.fullmatch(sent) else secrets.token_hex(12)
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A request at a server, and why it is there."""
+    """An attempt at a server: what is sent, and the decision behind it."""
 
-    server: int
+    server: int  # index
     alias: str
     body: dict[str, Any] = field(repr=False)  # as sent
     strategy: int | None  # index into STRATEGIES; None: the client named the model

@@ -1,7 +1,7 @@
 """`inframind/team`: a whole workflow for one question, by the rules of the live environments.
 
-Each workflow is a stream of one query, its calls are tasks of the gateway's loop. The policy is one
-for all of them, and sees the calls of the whole gateway.
+Each workflow is a stream of one query; its calls are tasks on the gateway's event loop. All
+workflows share one policy, which sees the calls of the whole gateway.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from inframind_gym.simulator.workflow.state import START
 from inframind_gym.simulator.workflow.topology import FINAL, TOPOLOGIES
 from inframind_gym.tasks import TaskSet
 
-_BEAT_S: Final = 5.0  # between two comments of a stream whose answer is not there yet
+_BEAT_S: Final = 5.0  # between two comments in a stream that has no answer yet
 _PATIENCE_S: Final = 5.0  # of a workflow while all servers are down
 _RETRIES: Final = 2  # of a call that failed
-# Fields that ask for what no workflow gives: leaving them out silently would be a wrong answer.
+# Fields that no workflow can honour: to ignore them silently would give a wrong answer.
 _REFUSED: Final = (
     *("tools", "tool_choice", "functions", "function_call", "logprobs", "top_logprobs"),
     *("response_format", "structured_outputs", "stop", "audio", "modalities"),
@@ -71,7 +71,7 @@ class Teams:
         """Answer a request with the result of a workflow, as OpenAI's API has it.
 
         Raises:
-            RequestError: it is none for a team, all are busy, or it has no answer.
+            RequestError: a team cannot answer it, all are busy, or the workflow fails.
         """
         gateway, limits, query = self._gateway, self._gateway.config.limits, exchange.query
         question = _question(query)
@@ -85,7 +85,7 @@ class Teams:
         playing = asyncio.ensure_future(self._play(simulation, query, question))
         try:
             async with asyncio.timeout(max(left_s, 0.001)):
-                # A stream gets comments meanwhile, which keep proxies awake.
+                # Comments in the stream meanwhile keep proxies from closing it.
                 beat_s = _BEAT_S if query.stream else None
                 while not (await asyncio.wait([playing], timeout=beat_s))[0]:
                     if not exchange.http:
@@ -130,7 +130,7 @@ class Teams:
     async def _play(
         self, simulation: BackendSimulation, query: Query, question: str
     ) -> tuple[str, np.void]:
-        """Play a workflow to its end; return its answer, and its record; or an InfraMindError."""
+        """Play a workflow to its end; return answer and COMPLETED record; or an InfraMindError."""
         gateway, number, self._count = self._gateway, self._count, self._count + 1
         calls = _Calls(gateway, query, _OpenPrompts(simulation.tasks, question), number)
         start, action = np.zeros(1, START), np.zeros(len(simulation.highs), np.int64)
@@ -154,7 +154,7 @@ class Teams:
             await cancel_all(calls.open)
 
 
-class _Waiting(Exception):  # noqa: N818 (no error: the loop goes on when a call is over)
+class _Waiting(Exception):  # noqa: N818 (no error: the loop goes on when a call has ended)
     def __init__(self, until_s: float | None) -> None:
         self.until_s = until_s
 
@@ -171,7 +171,7 @@ class _Calls:
         self.final: str | None = None  # text of the deciding call
 
     async def drive(self, loop: BackendLoop, mode: int, action: NDArray[np.int64]) -> int:
-        """Enter a loop and wait for its calls until an event is there, see `BackendLoop.enter`."""
+        """Enter a loop, and wait for its calls until its next event, see `BackendLoop.enter`."""
         go_on: Callable[[], int] = lambda: loop.enter(mode, action)  # noqa: E731
         while True:
             try:
@@ -233,7 +233,7 @@ class _Calls:
             exchange = Exchange(gateway, query)
             decision = Decision(call.model, call.strategy, call.priority)
             try:
-                with contextlib.suppress(RequestError):  # the result says it, too
+                with contextlib.suppress(RequestError):  # the result has the error, too
                     await exchange.make(gateway.as_sent(query, decision, 0.0))
             finally:
                 exchange.log()
@@ -250,7 +250,7 @@ class _Calls:
 
 
 class _OpenPrompts(Prompts):
-    """Prompts on a client's question, whose answer has no prescribed form."""
+    """Prompts for a client's question, whose answer has no prescribed form."""
 
     def __init__(self, tasks: TaskSet, question: str) -> None:
         super().__init__(replace(tasks.select([0]), texts=(question,)))
@@ -266,7 +266,7 @@ class _OpenPrompts(Prompts):
 
 
 def _question(query: Query) -> str:
-    """Return the text of a chat; a RequestError where it wants what no workflow gives."""
+    """Return the text of a chat; a RequestError if it needs more than text."""
     wrong = [name for name in _REFUSED if query.body.get(name)]
     wrong += ["n"] * (query.choices != 1)
     if wrong:
