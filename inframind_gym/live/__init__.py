@@ -4,7 +4,7 @@ vLLM itself is never imported: its servers are processes, reached over HTTP.
 
     backend         connections to servers, and one episode on a pool; request_log: a line a call
     chat            chat completions: the one client of backend, placement and gateway
-    client          the loop, sessions, single questions
+    client          event loop, sessions, single requests
     watcher         metrics in the background, and which servers are up
     prompts         messages of a call; prompts.yaml: their texts
     config          arguments of live environments, settings of client and watcher; addresses

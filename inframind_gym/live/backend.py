@@ -1,12 +1,12 @@
-"""Live servers: connections that stay, and one episode on a pool's as a `Backend`.
+"""Live servers: lasting connections to a pool, and one episode on it as a `Backend`.
 
     with VllmServers(load_pool("cpu-tiny"), log="requests.jsonl") as servers:
         servers.watcher.wait_up(60.0)
         backend = servers.open(prompts, judge, scheduler="edf")  # for one episode
 
 Calls are made on the servers' loop; the driver's thread only hands them over and waits for
-completions. The answers of a query are kept until its deciding call has ended: they are in the
-prompts of the calls that follow.
+completions. The answers of a query are kept until its deciding call has ended: later calls have
+them in their prompts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Judge = Callable[[int, str], bool]  # task (index into the run's tasks), answer 
 
 
 class Connections(ChatClient):
-    """A client of M servers on a loop of a thread; arguments as of `MetricsWatcher`."""
+    """A client of M servers on a `LoopThread`; arguments as of `MetricsWatcher`."""
 
     def __init__(
         self,
@@ -110,13 +110,13 @@ class Connections(ChatClient):
 def completion_of(
     call: Call, result: ChatResult, right: bool | None, at_s: Callable[[float], float]
 ) -> Completion:
-    """Return the completion of a call that is over.
+    """Return the completion of a call that has ended.
 
     Args:
         call: the call.
         result: of its request.
-        right: the answer's grade; None: it has none.
-        at_s: the backend's time of a time of the monotonic clock.
+        right: the answer's grade; None: not graded.
+        at_s: converts a time of the monotonic clock to the backend's.
     """
     tokens = result.pieces if result.output_tokens is None else result.output_tokens
     first_s, admitted_s = (
@@ -161,7 +161,7 @@ class VllmServers(Connections):
         self.config = config
         self.epoch_s = time.time() - time.monotonic()
         self.episodes = self.ungraded = 0
-        self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # begins the requests' ids
+        self.run_id = f"{int(time.time() * 1e3):x}-{os.getpid():x}"  # prefix of request ids
         self.log = None if log is None else RequestLogWriter(log)
         self.judges = ThreadPoolExecutor(os.cpu_count(), "vllm-judge")
         self._backend: VllmBackend | None = None
@@ -181,17 +181,17 @@ class VllmServers(Connections):
         scheduler: Scheduler | None = None,
         call_timeout_s: float | None = None,
     ) -> VllmBackend:
-        """Open the backend of an episode; its clock begins to run now.
+        """Open the backend of an episode; its clock starts now.
 
-        Waits until every server was asked for its metrics: what happened before the episode is not
-        in them. The backend that was opened before is closed.
+        Polls every server's metrics first, so that the episode's leave out what happened before.
+        The backend that was opened before is closed.
 
         Args:
             prompts: makes a call's messages.
             judge: grades an answer, on a thread of its own; None: they are not graded.
             scheduler: of the episode; "fcfs" sends no priorities. Without it the pool's.
-            call_timeout_s: limit of every call, which can then be sent again; None: that of the
-                settings, after which it has failed.
+            call_timeout_s: time limit of a call, after which it may be sent again; None: that of
+                the settings, after which it has failed.
 
         Raises:
             InfraMindError: the pool is closed.
@@ -228,7 +228,7 @@ class VllmServers(Connections):
         self.close()
 
     def _changed(self, server: int, up: bool, asleep: bool, why: str) -> None:
-        """Take note of a server that went up or down; on the loop."""
+        """Log that a server went up or down, and end requests to a sleeping one; on the loop."""
         alias = self.config.models[server].alias
         level = logging.INFO if up else logging.WARNING
         _log.log(level, "%s is %s", alias, "up" if up else f"down: {why}")
@@ -238,7 +238,7 @@ class VllmServers(Connections):
 
 @dataclass(eq=False)
 class VllmBackend:
-    """Servers of M models for the length of one episode; made by `VllmServers.open`."""
+    """The M servers of a pool during one episode; made by `VllmServers.open`."""
 
     servers: VllmServers
     beginning: Beginning
@@ -270,8 +270,8 @@ class VllmBackend:
     def wait(self, until_s: float | None) -> list[Completion]:
         """Wait for a completion, or until the time.
 
-        KeyboardInterrupt leaves everything as it is. Without a time and with no call in flight
-        there is nothing to wait for: returns at once.
+        KeyboardInterrupt leaves everything as it is. Returns at once without a time if no call is
+        in flight.
         """
         done, left_s = [], None if until_s is None else max(until_s - self.now_s(), 0.0)
         blocks = until_s is not None or bool(self._open)  # a call is in `_done`, then not `_open`
@@ -290,7 +290,7 @@ class VllmBackend:
         return self.servers.watcher.up
 
     def close(self) -> None:
-        """Cancel what is in flight and wait until it is: each of those calls is in the log."""
+        """Cancel the calls in flight, and wait until each of them has ended and is in the log."""
         if self._closed:
             return
         self._closed = True
@@ -326,8 +326,8 @@ class VllmBackend:
             _log.exception("call %d failed", call.id)
             result.end("fault", type(error).__name__, str(error))
             result.text = None
-        # The driver sends a call again, elsewhere where its server is down: after a pause, which
-        # doubles.
+        # The driver sends a failed call again, to another server if its own is down: after a pause,
+        # which doubles.
         key = (call.query, call.node, call.phase)
         failures = self._failures.pop(key, 0)
         if self._retryable(result) and not result.answered:
@@ -340,8 +340,8 @@ class VllmBackend:
     async def _ask(self, call: Call, submit_s: float) -> ChatResult:
         """Ask the server of a call, which was submitted at `submit_s` of the monotonic clock."""
         model, settings = self.servers.config.models[call.model], self.servers.settings
-        known = self._answers.get(call.query, {})
-        answers = {node: known[node] for node in call.sources or call.reads if node in known}
+        texts = self._answers.get(call.query, {})
+        answers = {node: texts[node] for node in call.sources or call.reads if node in texts}
         over_s = submit_s + (self.call_timeout_s or settings.call_s)
         try:
             room = model.server.max_model_len - call.max_tokens
@@ -372,7 +372,7 @@ class VllmBackend:
         return None
 
     def _priority(self, call: Call) -> int | None:
-        """Return a deadline in epoch microseconds: comparable between all users of the servers."""
+        """Return a deadline in epoch microseconds, comparable between all clients of a server."""
         deadline_s = self.servers.epoch_s + self.beginning.at_s + call.priority
         return round(deadline_s * 1e6) if self.priorities else None
 
@@ -384,7 +384,7 @@ class VllmBackend:
         return result.retryable or (result.status == "timeout" and self.call_timeout_s is not None)
 
     def _finish(self, call: Call, result: ChatResult, right: bool | None) -> None:
-        """Log and complete a call, whatever comes of logging it."""
+        """Log and complete a call; it is completed even if logging fails."""
         result.finish_s = result.finish_s or time.monotonic()
         completion = completion_of(call, result, right, lambda at_s: at_s - self.beginning.at_s)
         completion = replace(completion, retryable=self._retryable(result))

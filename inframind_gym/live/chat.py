@@ -7,7 +7,7 @@
     result = ChatResult(time.monotonic(), max_tokens=256)
     await client.send(0, body, result, limit_s=60.0)
 
-What became of a request is in its `ChatResult`, and nowhere else.
+The outcome of a request, failures included, is in its `ChatResult`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Status = Literal[
     "truncated",  # cut at max_tokens
     "aborted",  # dropped by the server: it was put to sleep, or its engine died
     "broken",  # the answer stopped short, or had no end
-    "garbled",  # the answer is none, or endless
+    "garbled",  # the answer is malformed, or endless
     "unreachable",  # no connection, or one that was lost before the first token
     "busy",  # 429, 502, 503 or 504
     "too_long",  # the prompt doesn't fit the model
@@ -48,34 +48,34 @@ Status = Literal[
     "refused",  # by the gateway
     "fault",  # of our own code
 ]
-# Would end the same way wherever it is sent, or take as long again.
+# Outcomes after which another attempt would end the same way, or take as long again.
 _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "refused", "fault")
-_SUSPICIOUS: Final = ("unreachable", "broken", "garbled", "error")  # of a server that is down
+_SUSPICIOUS: Final = ("unreachable", "broken", "garbled", "error")  # its server may be down
 _BUSY: Final = (429, 502, 503, 504)
-_NO_SERVER: Final = (502, 504)  # says a proxy
+_NO_SERVER: Final = (502, 504)  # from a proxy
 _TOO_LONG: Final = ("maximum context length", "maximum model length")
 _END_S: Final = 1.0  # for the end of a whole answer, and for the words of an error
 _ERROR_BYTES: Final = 1 << 16
 _LINE_BYTES: Final = 1 << 23  # of a stream
 _WHOLE_BYTES: Final = 1 << 26  # of an answer that is not streamed
-_MORE_BYTES, _BYTES_A_TOKEN = 1 << 20, 1 << 12  # of a stream that comes to its end
+_MORE_BYTES, _BYTES_A_TOKEN = 1 << 20, 1 << 12  # limit of a stream: base, and for each token
 _MOST_TOKENS: Final = 1 << 24  # no context is longer, and the sums of a query's calls fit 32 bits
 _MOST_MS: Final = 1e9  # of a request, as a server reports it: 12 days; excludes infinity and NaN
 
 
 @dataclass(slots=True, eq=False)
 class ChatResult:
-    """A request: the answer as far as it has come, and at the end what became of it.
+    """A request: its answer so far, and in the end its outcome.
 
-    Times are seconds of the monotonic clock; None: did not happen. `max_tokens` is what all answers
-    that are asked for may have at most: a server that sends far more bytes is cut.
+    Times are seconds of the monotonic clock; None: did not happen. `max_tokens` is the limit of all
+    requested answers together: a stream of far more bytes is cut off.
     """
 
     submit_s: float
     max_tokens: int = 0
     status: Status = "cancelled"
-    error: str | None = None  # in words of ours, with no address and nothing of an answer
-    detail: str = ""  # of the error, in words of the server or the system
+    error: str | None = None  # our own message, with no address and no text of an answer
+    detail: str = ""  # of the error: the message of the server or the system
     http_status: int | None = None  # of the server's answer
     text: str | None = None  # of a whole answer
     prompt_tokens: int | None = None
@@ -97,7 +97,7 @@ class ChatResult:
 
     @property
     def reason(self) -> str | None:
-        """The failure in all words that there are: not for strangers."""
+        """The failure with its detail: for logs, not for clients."""
         return f"{self.error}: {self.detail}" if self.detail else self.error
 
     @property
@@ -116,14 +116,14 @@ class ChatResult:
         return self.finish_reason in ("abort", "error")
 
     def end(self, status: Status, error: str | None = None, detail: str = "") -> None:
-        """Note what became of the request."""
+        """Set the outcome of the request."""
         self.status, self.error, self.detail = status, error, detail
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take the next bytes of a stream (server-sent events), which came at `now_s`.
 
         Raises:
-            ChatError: they are not what they should be, have no end, or say that there is no more.
+            ChatError: they are malformed or endless, or report that the server gave up.
         """
         self._bytes += len(data)
         most = _MORE_BYTES + _BYTES_A_TOKEN * self.max_tokens
@@ -175,7 +175,7 @@ class ChatResult:
             self.has_impossible_usage = counts.count(None) < ours.count(None)
 
     def take_whole(self, data: bytes) -> None:
-        """Take all of an answer that is not streamed; a ChatError: it is none."""
+        """Take a whole answer that was not streamed; a ChatError: it is malformed."""
         with _garbled(data):
             answer = json.loads(data)
             self._take_usage(answer)
@@ -193,7 +193,7 @@ class ChatResult:
             self.end("broken", "the answer has no end")
         else:
             self.end("truncated" if self.finish_reason == "length" else "ok")
-            # Halves of a character that came without the other one are replaced.
+            # Half a surrogate pair without its other half is replaced.
             halves = "".join(self._text).encode("utf-16", "surrogatepass")
             self.text = halves.decode("utf-16", "replace")
 
@@ -218,9 +218,9 @@ class _Flight:
 
 
 class ChatClient:
-    """Sends chat completions to M servers, which are watched.
+    """Client for chat completions of M watched servers.
 
-    Each is sent once: who made it sends it again, or elsewhere.
+    Each request is sent once: retries are the caller's.
 
     Args:
         watcher: of the servers.
@@ -228,7 +228,7 @@ class ChatClient:
 
     Attributes:
         servers: as they were seen last.
-        in_flight: (M,) requests that were made and are not over.
+        in_flight: (M,) requests that have begun and not ended.
     """
 
     def __init__(self, watcher: MetricsWatcher, max_in_flight: int | None = None) -> None:
@@ -236,12 +236,12 @@ class ChatClient:
         self.in_flight = np.zeros(len(self.servers), np.int64)
         self._session: aiohttp.ClientSession
         self._flights: set[_Flight] = set()
-        self._free: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
+        self._slots: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
         if max_in_flight is not None:
-            self._free = asyncio.Semaphore(max_in_flight)
+            self._slots = asyncio.Semaphore(max_in_flight)
 
     async def connect(self) -> None:
-        """Open a session on the loop that runs, where all else is called."""
+        """Open a session on the running loop, on which all other methods are called."""
         self._session = open_session(None)
 
     async def disconnect(self) -> None:
@@ -251,10 +251,10 @@ class ChatClient:
         await asyncio.sleep(0)  # transports close in the loop's next round
 
     def give_up(self, server: int, why: str, *, begun: bool = True) -> None:
-        """End what is in flight to a server: "down".
+        """End the requests in flight to a server, with status "down".
 
-        One that sleeps answers when it is woken up, if ever; one that died ends its connections.
-        Without `begun`, answers whose first token is there go on.
+        A sleeping server would answer when it is woken up, if ever. Without `begun`, answers whose
+        first token has come go on.
         """
         for flight in self._flights:
             ends = begun or flight.result.first_token_s is None
@@ -298,7 +298,7 @@ class ChatClient:
         self._flights.add(flight)
         self.in_flight[server] += 1
         try:
-            async with timer, self._free:
+            async with timer, self._slots:
                 if not self.watcher.is_up(server):
                     raise ChatError("down", "the server is down", self.servers[server].alias)
                 result.attempts, result.sent_s = result.attempts + 1, time.monotonic()
@@ -328,7 +328,7 @@ class ChatClient:
                         raise ChatError("broken", "the answer stopped short")
                     timer.reschedule(None)
                     with contextlib.suppress(aiohttp.ClientError, OSError):
-                        async with asyncio.timeout(_END_S):  # to use the connection again
+                        async with asyncio.timeout(_END_S):  # so that the connection is reused
                             await response.content.read(1)
         except ChatError as error:
             failure = error
@@ -338,7 +338,7 @@ class ChatClient:
                 over = f"nothing in {stall_s:g} s" if stalled else f"the limit is {limit_s:.1f} s"
                 failure = ChatError("timeout", "no whole answer in time", over)
                 failure = ChatError("down", flight.stopped) if flight.stopped else failure
-            else:  # a time limit of the connection, or its loss
+            else:  # the connection timed out or was lost
                 status: Status = "unreachable" if result.first_token_s is None else "broken"
                 words = system_words(error) or type(error).__name__
                 failure = ChatError(status, words, str(error))
@@ -378,7 +378,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> ChatError:
 
 @contextlib.contextmanager
 def _garbled(data: bytes) -> Iterator[None]:
-    """Name what is not as it should be in the JSON of an answer."""
+    """Turn errors in reading the JSON of an answer into a ChatError with its beginning."""
     try:
         yield
     except ChatError:
@@ -388,20 +388,20 @@ def _garbled(data: bytes) -> Iterator[None]:
 
 
 def _plausible(value: Any, kind: type | tuple[type, ...] = int, most: float = _MOST_TOKENS) -> Any:
-    """Return a number that a server reports, by default of tokens; None where it is impossible."""
-    right = isinstance(value, kind) and not isinstance(value, bool)
-    return value if right and 0 <= value <= most else None
+    """Return a number that a server reports, by default of tokens; None if it is impossible."""
+    is_kind = isinstance(value, kind) and not isinstance(value, bool)
+    return value if is_kind and 0 <= value <= most else None
 
 
 def _optional(kind: type[T], value: object) -> T | None:
-    """Return a value that may be missing; TypeError where it is of another type."""
+    """Return a value that may be None; TypeError if it is of another type."""
     if value is None or isinstance(value, kind):
         return value
     raise TypeError
 
 
 def _error_message(answer: Any) -> str:
-    """Return the message in the JSON of an error, in whichever of the usual forms."""
+    """Return the message in the JSON of an error, in any of the usual forms."""
     if isinstance(answer, dict):
         inner = answer.get("error", answer.get("detail", answer.get("message", answer)))
         answer = inner.get("message", inner) if isinstance(inner, dict) else inner

@@ -1,8 +1,7 @@
-"""HTTP with servers: the loop, sessions, and single questions; chat completions are in `chat.py`.
+"""HTTP with servers: event loop, sessions, single requests; chat completions are in `chat.py`.
 
-aiohttp, not httpx:
-with hundreds of requests in flight httpx's pool takes time that grows with the square of their
-number (encode/httpx#3215), which would be in every measured latency.
+It is aiohttp, not httpx, whose pool takes time that grows with the square of the requests in flight
+(encode/httpx#3215): that would be in every measured latency.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ASK_S: Final = 2.0
+_ASK_S: Final = 2.0  # for a whole answer, by default
 _CONNECT_S: Final = 5.0  # for a connection
 _KEEP_ALIVE_S: Final = 4.0  # idle connections; vLLM's front end closes its own after 5
 _MOST_BYTES: Final = 1 << 23  # of an answer
 
 
-# The loop that all of this runs on
+# The event loop that all of this runs on
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -39,7 +38,7 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 class LoopThread:
-    """An asyncio loop on a daemon thread of a name, for code that is not asynchronous."""
+    """An asyncio event loop on a daemon thread, for code that is not asynchronous."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -65,7 +64,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have a function called on the loop soon, unless the loop has been stopped."""
+        """Schedule a call of a function on the loop, unless the loop has been stopped."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function, *arguments)
 
@@ -76,7 +75,7 @@ class LoopThread:
 
 
 def allow_files(wanted: int) -> None:
-    """Let this process open as many files as it wants, as far as the system allows it."""
+    """Raise this process's limit of open files to `wanted`, as far as the system allows."""
     with contextlib.suppress(ImportError, OSError, ValueError):  # no such limit here
         import resource
 
@@ -86,7 +85,7 @@ def allow_files(wanted: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-# One question to one server
+# One request to one server
 
 
 class DownError(InfraMindError):
@@ -94,7 +93,7 @@ class DownError(InfraMindError):
 
     Attributes:
         asleep: it sleeps.
-        at_once: it is down as soon as this is seen once; an answer that fails to come may be late.
+        at_once: one such error means that it is down; False: its answer may only be late.
         status: HTTP status of an error; None: no answer.
     """
 
@@ -106,9 +105,9 @@ class DownError(InfraMindError):
 
 
 def open_session(limit_s: float | None, key: str | None = None) -> aiohttp.ClientSession:
-    """Open a session on the loop that runs, with $VLLM_API_KEY unless there is a key.
+    """Open a session on the running loop, with `key` or else $VLLM_API_KEY.
 
-    `limit_s` is for each request as a whole; None: they have limits of their own.
+    `limit_s` is the time of each request as a whole; None: requests have limits of their own.
     """
     import aiohttp
 
@@ -124,7 +123,7 @@ def open_session(limit_s: float | None, key: str | None = None) -> aiohttp.Clien
 
 
 async def read_most(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """Read all of an answer, or more than `most_bytes` of one that is longer."""
+    """Read an answer; stop after more than `most_bytes`."""
     data = bytearray()
     async for part in response.content.iter_any():
         data += part
@@ -134,7 +133,7 @@ async def read_most(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
 
 
 def system_words(error: Exception) -> str:
-    """Return the system's words for an error of a connection, without its address; "": none."""
+    """Return the system's message for an error of a connection, without the address; "": none."""
     number = getattr(error, "errno", None)
     return os.strerror(number) if number and number > 0 else ""
 
@@ -145,7 +144,7 @@ async def fetch(
     """Fetch a path of a server; the time limit is the session's. Redirects are not followed.
 
     Raises:
-        DownError: there is no answer, one without end, or another status than 200.
+        DownError: there is no answer, an endless one, or another status than 200.
     """
     import aiohttp
 

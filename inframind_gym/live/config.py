@@ -1,4 +1,4 @@
-"""Settings of live servers, and keyword arguments of the live environments."""
+"""Settings of live servers, their addresses, and arguments of the live environments."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ServerAddress(StrictModel):
 
 
 class LiveSettings(StrictModel):
-    """Settings of a live pool; the defaults suit servers in the same room."""
+    """Settings of a live pool; the defaults suit servers in the same local network."""
 
     # the client
-    max_in_flight: PositiveInt = 1024  # requests, a socket each; calls beyond wait
+    max_in_flight: PositiveInt = 1024  # requests, a socket each; further calls wait
     retry_wait_s: Positive = 0.2  # after a call that failed, before it is sent again; doubles
-    # For one call. Long: a pool that drops what is late is relieved of the load that is measured.
+    # For one call. Long, because dropping late calls would relieve the load that is measured.
     call_s: Positive = 600.0
     # sampling
     temperature: NonNegative = 1.0
@@ -47,7 +47,7 @@ class LiveSettings(StrictModel):
     # the watcher; how often metrics are read is the pool's `metrics_poll_s`
     health_s: Positive = 1.0  # between two checks of a server
     answer_s: Positive = 2.0  # to wait for an answer
-    misses: PositiveInt = 3  # answers that fail to come in a row until a server is down
+    misses: PositiveInt = 3  # missing answers in a row until a server counts as down
     # grading
     packages: tuple[str, ...] = ("numpy",)  # that code may import beside the standard library
 
@@ -66,7 +66,7 @@ class Simulation(StrictModel):
 
 
 class SimulatedPool(Simulation):
-    """Servers that one process simulates, which finds this in the variable `SIMULATED_ENV`."""
+    """Servers that one process simulates; it reads this from the variable `SIMULATED_ENV`."""
 
     pool: PoolConfig
     host: str
@@ -78,7 +78,7 @@ class LiveConfig(EnvConfig):
     live: LiveSettings = LiveSettings()  # how servers are called and watched
     log: str | None = None  # file with a line for every call, as `inframind calibrate` reads it
     retries: Count = 5  # of a call that failed, at another server if its own is down
-    reach_s: Seconds = 10.0  # for servers to answer at the first reset; those that do are enough
+    reach_s: Seconds = 10.0  # for servers to answer at the first reset; one is enough to begin
     patience_s: Seconds = 600.0  # to wait later for a server while all are down
     # For tests: no server is called, calls take this long, in virtual time, and answers are right.
     scripted_s: Seconds | None = None
@@ -100,8 +100,8 @@ class LiveLimits(LiveSettings):
     sleep_s: Seconds = 120.0  # for /sleep; then the server is stopped
     wake_s: Seconds = 120.0  # for /wake_up; then the server is stopped
     stop_s: WaitSeconds = 20.0  # from SIGTERM to SIGKILL
-    retries: Count = 3  # of a call; where its server was stopped or slept does not count
-    backoff_s: WaitSeconds = 60.0  # for which a model that failed on a block is not tried there
+    retries: Count = 3  # of a call; those because its server was stopped or slept do not count
+    backoff_s: WaitSeconds = 60.0  # until a model that failed to come up on a block is tried again
 
 
 class PlacementLiveConfig(PlacementConfig):

@@ -1,7 +1,7 @@
-"""Address of every HTTP server of this package, and admission to it before a body is read.
+"""Listening address of this package's HTTP servers, and checks of requests by their headers.
 
-`check_head` reads nothing but headers, so that a server of any framework can use it. `Guard` is the
-same as ASGI middleware, with a limit on the body that holds for chunked ones, too.
+`check_head` needs headers alone: servers of any framework can use it. `Guard` is the same as ASGI
+middleware, with a limit on the body that holds for chunked ones, too.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ def listening(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address, for a server to listen on.
 
     Args:
-        host: name or number of this machine; of a name that has both, the IPv4 address.
-        port: 0 takes one that is free.
+        host: name or number of this machine; IPv4 is preferred for a name that has both.
+        port: 0 takes a free one.
 
     Raises:
         ConfigError: The port is taken, or the address is none of this machine.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
-        made = socket.socket(family, socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(infos, key=lambda each: each[0] != socket.AF_INET)
+        bound = socket.socket(family, socket.SOCK_STREAM)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
         except OSError:
-            made.close()
+            bound.close()
             raise
     except OSError as error:
         raise ConfigError(
             f"{host}:{port}: {(error.strerror or str(error)).lower()}. Stop what listens there, "
             "or take another address by --host and --port."
         ) from None
-    return made
+    return bound
 
 
 class RequestError(InfraMindError):
@@ -90,7 +90,7 @@ class RequestError(InfraMindError):
 
 
 def is_secret(text: str, secret: str) -> bool:
-    """Return whether a text is a secret, in a time that does not tell how much was right."""
+    """Compare a text with a secret, in a time that does not reveal how much of it was right."""
     return hmac.compare_digest(text.encode("utf-8", "replace"), secret.encode())
 
 
@@ -101,7 +101,7 @@ def check_head(
 
     Args:
         pairs: names and values, as they came.
-        loopback_only: there is no token: the request has to name this machine.
+        loopback_only: there is no token, so the request's Host has to be this machine.
         most_bytes: of a body.
 
     Returns:
@@ -117,7 +117,7 @@ def check_head(
             raise RequestError(400, "invalid_request", f"there are two headers {name}")
         headers[name] = value
     host, origin = headers.get("host", ""), headers.get("origin")
-    # A web page whose name was bound to 127.0.0.1 after it was loaded names its own host.
+    # DNS rebinding: a page whose name now resolves to 127.0.0.1 still sends its own name.
     named = re.sub(r":\d{0,5}$", "", host).strip("[]").lower()
     if loopback_only and named not in LOOPBACK:
         raise RequestError(403, "wrong_host", "without a token only this machine may ask")
@@ -136,7 +136,7 @@ def check_head(
 
 
 class Guard:
-    """ASGI middleware: checks a request by its head, and limits its body.
+    """ASGI middleware: checks the headers of a request, and limits its body.
 
     Args:
         app: gets the requests that pass.
@@ -198,7 +198,7 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008, "reason": str(error)})
                 return
             media_type, body = self._refuse(dict(pairs), error)
-            # What is left of a body that was not read ends with the connection.
+            # Closing the connection drops the part of a body that was not read.
             answer = error.headers | {"content-type": media_type, "connection": "close"}
             answer["content-length"] = str(len(body))
             sent = [(name.encode(), value.encode("latin-1")) for name, value in answer.items()]
