@@ -50,7 +50,7 @@ _COUNT_SCALE: Final = 1.0 / math.log(101.0)
 
 @inner
 def write_reward(cluster: ClusterState, e: int, terms: NDArray[np.float64]) -> None:
-    """Write the terms of the interval that has been closed.
+    """Write the reward's terms of the interval that has ended.
 
     Args:
         terms: (3,) in the order of TERMS, written; the reward is their sum.
@@ -69,13 +69,13 @@ def observation_size(gpus: int, models: int) -> int:
 
 @inner
 def seconds(value: float) -> float:
-    """Return a time in s on the scale of the observation."""
+    """Return a time in s as a feature: log(1 + s) / log(301)."""
     return math.log1p(value) * _LOG_SCALE
 
 
 @inner
 def count(value: float) -> float:
-    """Return a number of calls on the scale of the observation."""
+    """Return a number of calls as a feature: log(1 + n) / log(101)."""
     return math.log1p(value) * _COUNT_SCALE
 
 
@@ -172,7 +172,7 @@ def drive(
         actions: (E, G), read at `rows`.
         observations: (E, d), written at `rows`.
         terms: (E, 3) of the reward, in the order of TERMS, written at `rows` in a step.
-        first, last: the share of the rows.
+        first, last: range of `rows` to work on: a thread's share.
     """
     settings = cluster.world.settings[0]
     for i in range(first, last):

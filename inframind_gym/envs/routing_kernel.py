@@ -4,13 +4,12 @@
 ends the step of an environment on any other backend.
 
 Reward (`step_reward`): the number of the agent's queries that were solved in the step, with
-`reward="goodput"` of those that were solved within their budgets. Cost: the
-latency that the step added to them, as a share of their budgets (InfraMind, arXiv 2606.11440). In
-an episode of one tagged query every step pays for the latency since the step before
-(`running_cost`), so that the costs of an episode sum to latency / budget; where every query is the
-agent's, a query pays when it ends.
+`reward="goodput"` only of those within their budgets. Cost: the latency that the step added to
+them, as a share of their budgets (InfraMind, arXiv 2606.11440). In an episode of one tagged query
+every step pays for the latency since the step before (`running_cost`), so that the costs of an
+episode sum to latency / budget; where every query is the agent's, a query pays when it ends.
 
-Observation (`observe`): the layout, number by number and in units, is `ObservationLayout`.
+Observation (`observe`): its numbers and their units are those of `layout.ObservationLayout`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ FEW_NODES = 6  # of a query: most have no more
 
 @inner
 def step_reward(state: EnvState, e: int) -> tuple[float, float]:
-    """Reward and cost of the agent's queries that ended in the step of environment `e`."""
+    """Return reward and cost of the agent's queries that ended in the step of environment `e`."""
     stream = state.stream[e]
     reward = 0.0
     cost = 0.0
@@ -73,7 +72,7 @@ def step_reward(state: EnvState, e: int) -> tuple[float, float]:
 
 @inner
 def running_cost(state: EnvState, e: int) -> float:
-    """Cost of the latency that the tagged query, which still runs, gained since the last step."""
+    """Return the cost of the latency that the running tagged query gained since the last step."""
     stream = state.stream[e]
     query = state.query[e, stream.slot]
     latency_s = query.latency_s
@@ -88,7 +87,7 @@ def running_cost(state: EnvState, e: int) -> float:
 def observe(state: EnvState, seen: Any, e: int, row: Any, context: Any) -> None:
     """Write the decision that waits, or a stream's end: observation (d,) and CONTEXT record.
 
-    `seen` is the telemetry as it was noted last, (E, 3, M).
+    `seen` (E, 3, M) holds the normalised metrics that were polled last.
     """
     params = state.params
     stream = state.stream[e]
@@ -181,7 +180,7 @@ def drive(
         rows: (k,) environments.
         observations: (E, d), contexts (E,), rewards (E,), costs (E,), status (E,): written at
             `rows`. `status` is DECISION, STREAM_OVER or TAGGED_QUERY_OVER.
-        first, last: the share of the rows.
+        first, last: range of `rows` to work on: a thread's share.
     """
     one_query = state.params.settings[0].one_query
     share = rows[first:last]
@@ -215,7 +214,7 @@ def show(
     reward: NDArray[np.float64],
     cost: NDArray[np.float64],
 ) -> None:
-    """Write what a step of environment 0 ends with.
+    """Write the results of a step of environment 0: observation, decision, reward and cost.
 
     Args:
         seen: (1, 3, M) normalised metrics.
@@ -228,7 +227,7 @@ def show(
     observe(state, seen, 0, observation, context[0])
 
 
-# Fetching ahead, which only costs or saves time
+# Prefetching, which changes the time of a step and no result
 
 
 @inner
@@ -240,7 +239,7 @@ def fetch_ahead(
     actions: NDArray[np.int64],
     observations: NDArray[np.float32],
 ) -> None:
-    """Prefetch what the next environments need; further ahead, what says where the rest is."""
+    """Prefetch the next environments' data; furthest ahead, the records that point to the rest."""
     ahead = share.shape[0] - i
     models, requests = cluster.server.shape[1], cluster.request.shape[1]
     if ahead > HEADS:
@@ -297,7 +296,7 @@ def fetch_record(array: NDArray[Any], element: int) -> None:
 
 @inner
 def fetch_row(array: NDArray[Any], e: int) -> None:
-    """Prefetch all that an array in C order has of environment `e`."""
+    """Prefetch all elements of environment `e` in an array in C order."""
     elements = array.size // array.shape[0]
     for first in range(0, elements, CACHE_LINE // array.itemsize):
         prefetch(array, e * elements + first, 0)

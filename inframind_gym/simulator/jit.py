@@ -1,13 +1,13 @@
-"""Compiled code from Python: decorators, calls by one address, machine code on disk, threads.
+"""Compiled code from Python: decorators, calls by one address, threads, machine code on disk.
 
-A function of ours is compiled together with everything that it calls and with the constants that
-it names, in other files too. So what is kept of it carries the digest of all of that (`digest_of`):
-stale code is never found. `compiler` makes the machine code, and is imported where something has to
-be compiled.
+An entry point (`jit`) is compiled together with every function that it calls (`inner`) and every
+constant that they name, in other files too. The file of its machine code is therefore named by a
+digest of all of that (`digest_of`), so stale code is never found. `compiler` makes the machine
+code; it is imported only where something has to be compiled.
 
 A compiled rule takes NamedTuples of arrays, more than five hundred numbers in all. Unpacking them
 from Python objects takes longer than most steps. Here they are written once, in the form in which
-compiled code holds them, and an entry point is given one address:
+compiled code reads them, and the entry point gets one address:
 
     address -> [word of the result, word of argument 0, word of argument 1, ...]
 
@@ -50,7 +50,7 @@ Records = NDArray[Any]
 
 CACHE_LINE: Final = 64  # bytes
 _PACKAGE: Final = Path(__file__).parents[1]
-# Sources of the compiler, which every entry point is made by.
+# Sources of the compiler: every digest counts them.
 _COMPILER: Final = (Path(__file__), Path(__file__).with_name("compiler.py"))
 
 
@@ -60,9 +60,9 @@ _COMPILER: Final = (Path(__file__), Path(__file__).with_name("compiler.py"))
 def jit(function: F) -> F:
     """Make a function a compiled entry point.
 
-    It is compiled at its first call with all that it calls, unless its machine code is kept. It
+    It is compiled at its first call with all that it calls, unless its machine code is on disk. It
     takes numbers, arrays and NamedTuples of arrays, and returns a number or nothing. It allocates
-    nothing: scratch space is handed in, which is faster where many arrays are passed on.
+    nothing: scratch arrays are arguments, which is faster where many arrays are passed on.
     """
     return cast(F, Entry(function))
 
@@ -106,7 +106,7 @@ _RESULTS: Final[dict[str, type]] = {"i": np.int64, "f": np.float64, "b": np.int6
 
 
 def kind_of(value: Any) -> Any:
-    """Return what compiled code depends on: "i", "f", "b" or "u", dtype and axes, or a tuple.
+    """Return the kind of an argument: "i", "f", "b" or "u", (dtype, axes), or a tuple of kinds.
 
     Raises:
         TypeError: A value that is no number, no array and no NamedTuple of arrays.
@@ -132,7 +132,7 @@ def as_taken(value: V) -> V:
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Zeros that begin at a line of the processor's cache, so that small records span few lines."""
+    """Return zeros that begin at a line of the processor's cache: small records span few lines."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + CACHE_LINE, np.uint8)
     start = -raw.ctypes.data % CACHE_LINE
@@ -147,10 +147,10 @@ def zeros(kind: type[V], sizes: Mapping[str, int], **parts: Any) -> V:
     """Return a NamedTuple of `aligned` arrays, which its fields declare, and of the given parts.
 
     Args:
-        kind: The NamedTuple. `Annotated[Int32s, "E 3"]` is an array of two axes, the second of
-            which has three places; records name their type: `Annotated[Records, "E", SERVER]`.
-        sizes: Of the axes, by name.
-        parts: Fields that are no zeros.
+        kind: The NamedTuple. `Annotated[Int32s, "E 3"]` is an array of shape (E, 3); records name
+            their type: `Annotated[Records, "E", SERVER]`.
+        sizes: Size of each axis, by name.
+        parts: Fields that are not zeros.
     """
     arrays = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -187,14 +187,14 @@ class Program(NamedTuple):
     """Machine code of an entry point for arguments of some kinds."""
 
     address: int  # of a function ``int32 (int64 *words)``
-    result: str  # kind of what it returns: "i", "f", "b", or "" for nothing
+    result: str  # kind of the result: "i", "f", "b", or "" for nothing
 
 
 class Entry:
     """A compiled entry point; it compiles at the first call with arguments of other kinds.
 
     Args:
-        function: What is compiled.
+        function: The function to compile.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -203,10 +203,10 @@ class Entry:
         self.programs: dict[tuple[Any, ...], Program] = {}  # by kinds of arguments
 
     def __reduce__(self) -> str:
-        return str(self.py_func.__qualname__)  # the same one in every copy
+        return str(self.py_func.__qualname__)  # copies are the same object
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call it once; who calls it often with the same arrays keeps a `Bound`."""
+        """Call it once; for many calls with the same arrays, keep a `Bound`."""
         return Bound(self)(*arguments)
 
 
@@ -223,10 +223,10 @@ class Bound:
 
     def __init__(self, entry: Any) -> None:
         self._entry: Entry = entry
-        self._last: list[Any] = [self]  # no argument: nothing is written yet
+        self._last: list[Any] = [self]  # never an argument: nothing is written yet
 
     def __reduce__(self) -> tuple[type[Bound], tuple[Entry]]:
-        return Bound, (self._entry,)  # addresses are of this one's arguments
+        return Bound, (self._entry,)  # without the addresses of this object's arguments
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the compiled code; other threads may run meanwhile."""
@@ -282,7 +282,7 @@ class Bound:
 
 
 MOST_THREADS: Final = 256
-_WORTHWHILE: Final = 32  # rows of a thread: waking one takes as long as dozens of them
+_LEAST_ROWS: Final = 32  # of a thread: waking one takes as long as dozens of rows
 
 
 class ThreadPool:
@@ -294,14 +294,14 @@ class ThreadPool:
     Args:
         entry: an entry point, whose last two arguments are the first row of a share and the one
             behind its last.
-        scratch: T values of one argument, one a thread: what it writes that is nobody else's.
-        place: which argument that is.
+        scratch: T values of one argument, one for each thread, which alone writes to it.
+        place: position of that argument.
     """
 
     def __init__(self, entry: Any, scratch: Sequence[Any], place: int) -> None:
         self._entry, self._scratch, self._place = entry, scratch, place
         self._calls = [Bound(entry) for _ in scratch]
-        self._process = 0  # that the threads are of: a forked one has none
+        self._process = 0  # id of the process that has the threads (a fork has none); 0: none
 
     def __reduce__(self) -> tuple[type[ThreadPool], tuple[Any, Sequence[Any], int]]:
         return ThreadPool, (self._entry, self._scratch, self._place)
@@ -316,13 +316,13 @@ class ThreadPool:
         Raises:
             RuntimeError: The compiled code has failed.
         """
-        if count < 2 * _WORTHWHILE or len(self._calls) == 1:
+        if count < 2 * _LEAST_ROWS or len(self._calls) == 1:
             self._calls[0](*arguments, 0, count)
             return
-        shares = min(len(self._calls), count // _WORTHWHILE)
+        shares = min(len(self._calls), count // _LEAST_ROWS)
         if self._process != os.getpid():
             self._start()
-        self._process, asked = 0, 0  # the threads of a run that is interrupted are not asked again
+        self._process, asked = 0, 0  # if this is interrupted, the next run starts new threads
         ends = [count * i // shares for i in range(shares + 1)]
         before, behind = arguments[: self._place], arguments[self._place + 1 :]
         try:
@@ -349,7 +349,7 @@ class ThreadPool:
 
 
 def _work(waiting: SimpleQueue[Bound | None], ended: SimpleQueue[Exception | None]) -> None:
-    """Run the calls that wait, until there is None; tell how each ended."""
+    """Run the calls that wait, until one is None; put each one's error, or None, into `ended`."""
     while call := waiting.get():
         try:
             call.run()
@@ -358,29 +358,29 @@ def _work(waiting: SimpleQueue[Bound | None], ended: SimpleQueue[Exception | Non
             ended.put(failure)
 
 
-# Machine code: what was kept, or else compiled now. The first process compiles, which it says, and
-# keeps the result; others wait for it.
+# Machine code: read from disk, or else compiled. The first process that needs it compiles, with a
+# message, and saves it; others wait.
 
 
-_STALE_S: Final = 7 * 86_400.0  # without a start that uses a file, after which it is deleted
-_one_thread: Final = threading.RLock()
+_STALE_S: Final = 7 * 86_400.0  # files that no process has used for so long are deleted
+_load_lock: Final = threading.RLock()
 
 
 def digest_of(function: Any) -> str:
     """Return the digest of all that a function is compiled from: code and constants, by name."""
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in _COMPILER))
-    waiting, known = [function], {function}
+    waiting, seen = [function], {function}
     while waiting:
-        here = waiting.pop()
-        code, names = here.__code__, here.__globals__
-        constants = code.co_consts[here.__doc__ is not None :]
-        said = here.__module__, here.__qualname__, code.co_varnames, code.co_names, constants
-        digest.update(repr((*said, code.co_code.hex(), here.__defaults__)).encode())
+        current = waiting.pop()
+        code, names = current.__code__, current.__globals__
+        constants = code.co_consts[current.__doc__ is not None :]  # without the docstring
+        facts = current.__module__, current.__qualname__, code.co_varnames, code.co_names, constants
+        digest.update(repr((*facts, code.co_code.hex(), current.__defaults__)).encode())
         for name in code.co_names:
             value = names.get(name)
             if isinstance(value, FunctionType):
-                waiting += [value] if value not in known else []
-                known.add(value)
+                waiting += [value] if value not in seen else []
+                seen.add(value)
             elif isinstance(value, np.ndarray | np.generic):
                 digest.update(repr((name, value.dtype, value.tobytes())).encode())
             elif not isinstance(value, ModuleType):
@@ -389,7 +389,7 @@ def digest_of(function: Any) -> str:
 
 
 def _layout(kind: Any) -> Any:
-    """Return a kind of argument with the names of the fields of NamedTuples."""
+    """Return a kind of argument, with field names in place of the types of NamedTuples."""
     if isinstance(kind, tuple) and isinstance(kind[0], type):
         return getattr(kind[0], "_fields", ()), *map(_layout, kind[1:])
     return kind
@@ -400,13 +400,13 @@ def load_program(entry: Entry, kinds: tuple[Any, ...]) -> Program:
 
     Args:
         entry: the entry point.
-        kinds: of its arguments (`kind_of`).
+        kinds: kinds of its arguments (`kind_of`).
     """
     function = entry.py_func
     text = repr((digest_of(function), *map(_layout, kinds)))
     symbol = f"{function.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    with _one_thread:
-        data = _compiled(entry, kinds, symbol)
+    with _load_lock:
+        data = _machine_code(entry, kinds, symbol)
         import llvmlite.binding as llvm
 
         engine = _engine()
@@ -421,11 +421,11 @@ def described() -> str:
     return f"{how}, and keeps it in {_folder()}"
 
 
-def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
-    """Return kind of the result, one letter, and object file for this machine's processor."""
+def _machine_code(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
+    """Return one letter, the kind of the result, and the object file for this processor."""
     import llvmlite.binding as llvm
 
-    # numba's two variables, by which code for other processors is tested (`make processors`).
+    # numba's variables; `make processors` tests code for other processors by them.
     cpu = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:
@@ -434,7 +434,7 @@ def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
     path = _folder() / f"{symbol}-{hashlib.sha256(made_for.encode()).hexdigest()[:8]}.bin"
     if data := _read(path):
         return data
-    with _alone(path, entry.py_func.__name__):
+    with _file_lock(path, entry.py_func.__name__):
         if data := _read(path):  # another process has saved it meanwhile
             return data
         from inframind_gym.simulator.compiler import compile_entry
@@ -463,26 +463,26 @@ def _compiled(entry: Entry, kinds: tuple[Any, ...], symbol: str) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return what a file holds before the sha256 of that; None where it is damaged or missing."""
+    """Return the contents of a file without the sha256 at its end; None if damaged or missing."""
     try:
         data = path.read_bytes()
     except OSError:
         return None
     with suppress(OSError):
-        os.utime(path)  # it is used
+        os.utime(path)  # so that it is not deleted as stale
     return data[:-32] if hashlib.sha256(data[:-32]).digest() == data[-32:] else None
 
 
 @contextmanager
-def _alone(path: Path, name: str) -> Iterator[None]:
-    """Keep other processes from making the same file; wait where one does.
+def _file_lock(path: Path, name: str) -> Iterator[None]:
+    """Keep other processes from making the same file; wait if one does.
 
     The lock is the operating system's: it ends with its process, however that ends.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_suffix(".lock").open("a")
-    except OSError:  # nothing can be kept there, which is said later
+    except OSError:  # nothing can be saved there; a message follows after compiling
         yield
         return
     with lock:
@@ -497,16 +497,16 @@ def _alone(path: Path, name: str) -> Iterator[None]:
 
 
 def _folder() -> Path:
-    """Return the folder of machine code; code that is made deletes what was not used for a week.
+    """Return the folder of machine code.
 
-    It is below NUMBA_CACHE_DIR where that is set, else in the package, or in the user's cache where
-    the package cannot be written to.
+    It is below NUMBA_CACHE_DIR if that is set, else in the package, or in the user's cache if the
+    package cannot be written to.
     """
-    own = _PACKAGE / "__pycache__"
+    pycache = _PACKAGE / "__pycache__"
     if setting := os.environ.get("NUMBA_CACHE_DIR"):
         base = Path(setting)
-    elif os.access(own if own.is_dir() else _PACKAGE, os.W_OK):
-        base = own
+    elif os.access(pycache if pycache.is_dir() else _PACKAGE, os.W_OK):
+        base = pycache
     else:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         base = Path(home if os.path.isabs(home) else os.devnull) / "inframind_gym"  # no home: none

@@ -3,8 +3,8 @@
 P(answer right) = σ(a·(ability[model, dataset] + strategy + role fit + information from the answers
 it reads − difficulty[query])), of which an answer cut at `max_output_tokens` keeps a share. The
 call that decides gains by the structure of the workflow, too. The noise behind right and wrong has
-a part that belongs to (query, model), so two calls of one model agree more than two models do; and
-every random number belongs to its place in the run, so the same decisions have the same outcome.
+a part shared by all calls of (query, model), so two calls of one model agree more than two models
+do. Every random number is a function of its place in the run: same decisions, same outcome.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ _ONE = np.uint32(1)
 
 # Response model and lengths of one dataset: fields of its OutputProfile and its QualityProfile.
 OUTPUT_FIELDS: Final = ("sigma_query", "sigma_call", "difficulty_slope")
-QUALITY_FIELDS: Final = (
-    *("discrimination", "difficulty_sd", "role_gain", "info_gain", "final_info_gain"),
-    *("reflection_gain", "latent_correlation", "truncated_right_frac"),
-)
+_GAINS: Final = ("role_gain", "info_gain", "final_info_gain", "reflection_gain")
+_SHARES: Final = ("latent_correlation", "truncated_right_frac")
+QUALITY_FIELDS: Final = ("discrimination", "difficulty_sd", *_GAINS, *_SHARES)
 PROFILE: Final = np.dtype([(f, "f8") for f in OUTPUT_FIELDS + QUALITY_FIELDS], align=True)
 
 
@@ -66,34 +65,34 @@ def response_tables(
     """Tabulate the response model for the models `aliases` and the tasks.
 
     Args:
-        profiles: (P) what is known of each dataset.
+        profiles: (P) profile of each dataset.
         aliases: (M) the pool's models, in its order.
         tasks: the T tasks.
         task_profile: (T,) index into `profiles`.
         max_output_tokens: where answers are cut.
     """
-    flat = np.zeros(len(profiles), PROFILE)
-    for p, of in enumerate(profiles):
+    records = np.zeros(len(profiles), PROFILE)
+    for record, profile in zip(records, profiles, strict=True):
         for field in OUTPUT_FIELDS:
-            flat[p][field] = getattr(of.output, field)
+            record[field] = getattr(profile.output, field)
         for field in QUALITY_FIELDS:
-            flat[p][field] = getattr(of.quality, field)
+            record[field] = getattr(profile.quality, field)
     return ResponseTables(
-        profile=flat,
+        profile=records,
         log_tokens=np.array(
-            [[math.log(w.models[a].output_tokens_median) for a in aliases] for w in profiles]
+            [[math.log(p.models[a].output_tokens_median) for a in aliases] for p in profiles]
         ),
-        ability=np.array([[w.models[a].ability for a in aliases] for w in profiles], np.float64),
+        ability=np.array([[p.models[a].ability for a in aliases] for p in profiles], np.float64),
         log_strategy=np.array(
-            [[math.log(w.output.strategy_factor[s]) for s in STRATEGIES] for w in profiles]
+            [[math.log(p.output.strategy_factor[s]) for s in STRATEGIES] for p in profiles]
         ),
         strategy_gain=np.array(
-            [[w.quality.strategy_gain[s] for s in STRATEGIES] for w in profiles], np.float64
+            [[p.quality.strategy_gain[s] for s in STRATEGIES] for p in profiles], np.float64
         ),
         structure_gain=np.array(
-            [[w.quality.structure_gain[s] for s in STRUCTURES] for w in profiles], np.float64
+            [[p.quality.structure_gain[s] for s in STRUCTURES] for p in profiles], np.float64
         ),
-        log_final=np.array([math.log(w.output.final_factor) for w in profiles], np.float64),
+        log_final=np.array([math.log(p.output.final_factor) for p in profiles], np.float64),
         task_profile=np.ascontiguousarray(task_profile, np.int32),
         task_difficulty=np.ascontiguousarray(tasks.difficulty, np.float32),
         max_output_tokens=np.array([max_output_tokens], np.int64),
@@ -102,13 +101,13 @@ def response_tables(
 
 @inner
 def call_id(node: int, phase: int, model: int, strategy: int) -> int:
-    """Number of a call within its query, the same whenever the same thing is done."""
+    """Return the number of a call within its query, by which its random numbers are drawn."""
     return ((node * 4 + phase) * 64 + model) * 4 + strategy
 
 
 @inner
 def query_length_z(key: int, ordinal: int) -> Any:
-    """The query's own share of the lengths of all answers to it: standard normal, float32."""
+    """Return the part that all of a query's answer lengths share: standard normal, float32."""
     return np.float32(normal(key, STREAM_QUERY_LENGTH, ordinal, 0))
 
 
@@ -124,7 +123,7 @@ def answer_tokens(
     model: int,
     strategy: int,
 ) -> tuple[int, bool]:
-    """Length of an answer in tokens, and whether it was cut at `max_output_tokens`."""
+    """Return the length of an answer in tokens, and if it was cut at `max_output_tokens`."""
     p = tables.task_profile[task]
     profile = tables.profile[p]
     log_length = (
@@ -145,7 +144,7 @@ def answer_tokens(
 
 @inner
 def was_cut(tables: ResponseTables, tokens: int) -> bool:
-    """Return whether an answer of this length was cut: one that fills the limit was."""
+    """Return whether an answer of this length counts as cut: it fills the limit."""
     return bool(tokens >= tables.max_output_tokens[0])
 
 
@@ -162,15 +161,15 @@ def answer_bonus(
     reads: Any,
     right: Any,
 ) -> float:
-    """Gain of an answer beyond the model's own ability, in logits.
+    """Return the gain of an answer beyond the model's own ability, in logits.
 
-    Strategy, role and the answers that it reads: right ones help and wrong ones mislead. The call
-    that decides has the gain of the workflow's structure, which the answers do not explain. That a
-    SECOND call reads its own first answer counts as the gain of reflection.
+    It comes from the strategy, the role and the answers that are read: right ones help and wrong
+    ones mislead. The deciding call has no role but the gain of the workflow's structure. A SECOND
+    call has the gain of reflection for the node's own first answer, which it reads.
 
     Args:
-        role_fit: (T, R) how well a role suits a task; not read in the FINAL phase.
-        structure: index into STRUCTURES; read in the FINAL phase alone.
+        role_fit: (T, R) how well a role suits a task; not used in the FINAL phase.
+        structure: index into STRUCTURES; used in the FINAL phase only.
         reads, right: bit masks of the nodes whose answers are in the prompt, and right.
     """
     p = tables.task_profile[task]

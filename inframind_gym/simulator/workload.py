@@ -73,12 +73,12 @@ def _normalised(shares: dict[KeyT, float]) -> dict[KeyT, float]:
     return {key: share / total for key, share in shares.items()}
 
 
-def _filled(names: tuple[str, ...]) -> Callable[[dict[str, float]], dict[str, float]]:
+def _zero_default(names: tuple[str, ...]) -> Callable[[dict[str, float]], dict[str, float]]:
     """Return a validator that gives 0 to the names that a file leaves out."""
-    return lambda given: {name: given.get(name, 0.0) for name in names}
+    return lambda numbers: {name: numbers.get(name, 0.0) for name in names}
 
 
-def _all_strategies(table: dict[str, float]) -> dict[str, float]:
+def _require_strategies(table: dict[str, float]) -> dict[str, float]:
     missing = [strategy for strategy in STRATEGIES if strategy not in table]
     if missing:
         raise ValueError(f"lacks {', '.join(missing)}: give a number for every strategy")
@@ -88,7 +88,7 @@ def _all_strategies(table: dict[str, float]) -> dict[str, float]:
 class PlannerMix(StrictModel):
     """The planner of the oblivious router: how often it picks each topology and agent count."""
 
-    # A single count instead of shares: every query has so many agents
+    # A count instead of shares: every query has this number of agents
     num_agents: Annotated[
         dict[AgentCount, Fraction],
         BeforeValidator(lambda value: {value: 1.0} if type(value) is int else value),
@@ -111,9 +111,9 @@ Percent = Annotated[float, within(1.0, 99.5)]
 class ModelEntry(StrictModel):
     """One model in a workload's file: a `ModelProfile`, or what it is estimated from."""
 
-    share: Fraction  # equal ones if the file gives none
+    share: Fraction  # 1 / number of models if the file gives none
     output_tokens_median: Positive
-    # What is not given is not dumped: the hash of a workload counts what it says.
+    # Fields that are not set are not dumped, so they do not change the hash of a workload.
     ability: Number | None = Field(default=None, exclude_if=lambda ability: ability is None)
     # Estimate of the ability: the workload's dataset -> published share of right answers, percent
     ability_from: Annotated[dict[str, Percent], Field(min_length=1, max_length=1)] | None = Field(
@@ -130,8 +130,8 @@ class ModelEntry(StrictModel):
         return self
 
 
-def _with_shares(models: Any) -> Any:
-    """Give all models one share, if the file gives none."""
+def _default_shares(models: Any) -> Any:
+    """Give all models the same share, if the file gives none."""
     entries = models.values() if isinstance(models, dict) else ()
     if any(not isinstance(entry, dict) or "share" in entry for entry in entries):
         return models
@@ -150,11 +150,11 @@ class OutputProfile(StrictModel):
     sigma_call: NonNegative  # sd of log length between calls of one query
     difficulty_slope: Number  # log length for each standard deviation of difficulty
     # length relative to the neutral prompt
-    strategy_factor: Annotated[dict[Strategy, Positive], AfterValidator(_all_strategies)]
+    strategy_factor: Annotated[dict[Strategy, Positive], AfterValidator(_require_strategies)]
     final_factor: Positive = 1.0  # length of the deciding call relative to an agent's
 
     def mean_factor(self) -> float:
-        """Return mean over median of the lengths (before the cut), of the neutral strategy."""
+        """Return the mean length (before the cut) over the median, of the neutral strategy."""
         return math.exp(0.5 * (self.sigma_query**2 + self.sigma_call**2 + self.difficulty_slope**2))
 
 
@@ -181,11 +181,11 @@ class QualityProfile(StrictModel):
 
     discrimination: Positive  # slope of the response curve
     difficulty_sd: NonNegative  # logits: spread of the queries' difficulty
-    strategy_gain: Annotated[dict[Strategy, Number], AfterValidator(_all_strategies)]
-    # of a workflow's structure, to the call that decides, beyond what the answers it reads bring
-    structure_gain: Annotated[dict[Structure, Number], AfterValidator(_filled(STRUCTURES))] = Field(
-        default_factory=dict, validate_default=True
-    )
+    strategy_gain: Annotated[dict[Strategy, Number], AfterValidator(_require_strategies)]
+    # of a workflow's structure, to the call that decides, beyond the gain of the answers it reads
+    structure_gain: Annotated[
+        dict[Structure, Number], AfterValidator(_zero_default(STRUCTURES))
+    ] = Field(default_factory=dict, validate_default=True)
     role_gain: Number  # of a role that suits the domain
     info_gain: Number  # of predecessors' messages to a node
     final_info_gain: Number  # of the nodes' answers to the final decision call
@@ -196,10 +196,10 @@ class QualityProfile(StrictModel):
 
 # A strategy that the file leaves out is never chosen
 StrategyMix = Annotated[
-    dict[Strategy, Fraction], AfterValidator(_normalised), AfterValidator(_filled(STRATEGIES))
+    dict[Strategy, Fraction], AfterValidator(_normalised), AfterValidator(_zero_default(STRATEGIES))
 ]
 ModelTable = Annotated[
-    dict[str, ModelEntry], BeforeValidator(_with_shares), AfterValidator(_normalised_models)
+    dict[str, ModelEntry], BeforeValidator(_default_shares), AfterValidator(_normalised_models)
 ]
 
 
@@ -260,7 +260,7 @@ class WorkloadConfig(StrictModel):
     # Weights at the far end of a drift: from `mix` to these and back in `drift_queries` queries
     mix_to: dict[str, Positive] | None = Field(default=None, exclude_if=lambda to: to is None)
     drift_queries: PositiveInt | None = Field(default=None, exclude_if=lambda n: n is None)
-    # Of the posterior whose values it has; `load_workload` writes it, no file does.
+    # Posterior draw of its quality values; set by `load_workload`, not in a file
     draw: NonNegativeInt | None = Field(default=None, exclude_if=lambda draw: draw is None)
 
     @model_validator(mode="after")
@@ -269,16 +269,16 @@ class WorkloadConfig(StrictModel):
             raise ValueError(
                 f"draw: is given with the name, {self.name}#{self.draw}, not in a file"
             )
-        given = [key for key in _PROFILE_KEYS if getattr(self, key) is not None]
-        if self.mix is None and len(given) < len(_PROFILE_KEYS):
-            missing = ", ".join(key for key in _PROFILE_KEYS if key not in given)
+        sections = [key for key in _PROFILE_KEYS if getattr(self, key) is not None]
+        if self.mix is None and len(sections) < len(_PROFILE_KEYS):
+            missing = ", ".join(key for key in _PROFILE_KEYS if key not in sections)
             raise ValueError(f"{missing}: required. Add them, or name other workloads under `mix`")
-        given += ["prompt"] * (self.prompt != PromptProfile())
-        given += ["agents"] * (self.agents != AgentProfile())
-        if self.mix is not None and given:
+        sections += ["prompt"] * (self.prompt != PromptProfile())
+        sections += ["agents"] * (self.agents != AgentProfile())
+        if self.mix is not None and sections:
             raise ValueError(
-                f"{', '.join(given)}: not valid beside `mix`, every task uses its own workload's "
-                "profile"
+                f"{', '.join(sections)}: not valid beside `mix`, every task uses its own "
+                "workload's profile"
             )
         drifts = self.drift_queries is not None and self.mix_to is not None
         if (self.mix_to or self.drift_queries) and not (
@@ -302,7 +302,7 @@ class WorkloadConfig(StrictModel):
         models = {}
         for alias, entry in (self.models or {}).items():
             ability, quality = entry.ability, cast(QualityProfile, self.quality)
-            if ability is None:  # the one at which the item-response model has this accuracy
+            if ability is None:  # at which the item-response model has the published accuracy
                 score = (entry.ability_from or {}).get(str(self.dataset))
                 if score is None:
                     benchmark = next(iter(entry.ability_from or ()))
@@ -322,7 +322,7 @@ class WorkloadConfig(StrictModel):
 class WeightedProfile(NamedTuple):
     """A profile and the share of the queries that use it, over a whole drift if there is one."""
 
-    weight: float  # the weights of a workload sum to 1
+    weight: float  # weights of a workload's profiles sum to 1
     profile: TaskProfile
 
 
@@ -349,7 +349,7 @@ def load_workload(name_or_path: str | Path) -> WorkloadConfig:
 
 
 def _read(path: Path, draw: int | None) -> WorkloadConfig:
-    """Read the file of a workload, with the values of a draw; those of a mix are its parts'."""
+    """Read the file of a workload, with the values of a draw; a mix only hands the draw on."""
     workload = load_yaml_model(path, WorkloadConfig)
     if draw is None:
         return workload
@@ -403,7 +403,7 @@ def load_profiles(workload: WorkloadConfig) -> dict[str, WeightedProfile]:
     if drift is not None:
         weights = dict(zip(workload.mix, drift.ends.mean(axis=0).tolist(), strict=True))
     profiles: dict[str, WeightedProfile] = {}
-    for name, part in _mixed(workload).items():
+    for name, part in _parts_of_mix(workload).items():
         if part.mix is not None:
             raise ConfigError(f"mix.{name}: is a mix itself. Name the workloads that it mixes.")
         profile = part.profile
@@ -419,23 +419,23 @@ def estimates(workload: WorkloadConfig) -> list[str]:
     """Return a text for each estimated ability of a workload, or of those that it mixes."""
     return [
         f"ability of {alias} on {part.dataset}: estimate from published "
-        + "".join(f"{of} {score:g} %" for of, score in entry.ability_from.items())
-        for part in (workload, *_mixed(workload).values())
+        + "".join(f"{dataset} {score:g} %" for dataset, score in entry.ability_from.items())
+        for part in (workload, *_parts_of_mix(workload).values())
         for alias, entry in (part.models or {}).items()
         if entry.ability_from is not None
     ]
 
 
-def _mixed(workload: WorkloadConfig) -> dict[str, WorkloadConfig]:
+def _parts_of_mix(workload: WorkloadConfig) -> dict[str, WorkloadConfig]:
     """Return the workloads that one mixes, by the names under `mix`.
 
     Raises:
         ConfigError: One cannot be read.
     """
-    found = {}
+    parts = {}
     for name in workload.mix or ():
         try:
-            found[name] = _read(find_config("workloads", name), workload.draw)
+            parts[name] = _read(find_config("workloads", name), workload.draw)
         except ConfigError as error:
             raise ConfigError(f"mix.{name}: {error}") from None
-    return found
+    return parts

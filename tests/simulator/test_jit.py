@@ -303,7 +303,7 @@ def test_one_process_compiles_and_the_others_wait(
     (path,) = folder.rglob("*.bin")
     data = path.read_bytes()
     path.unlink()
-    with jit._alone(path, "twice"):
+    with jit._file_lock(path, "twice"):
         child = start(folder, "from twice import twice; assert twice(2) == 4; print('done')")
         assert child.stderr is not None
         assert "waits for another process, which compiles `twice`" in child.stderr.readline()

@@ -1,10 +1,10 @@
-"""The `Backend` protocol, which scripted and real servers implement alike.
+"""The `Backend` protocol, which scripted and live servers implement.
 
-`backend_loop` submits calls and waits for what comes of them; which calls, to which model and when,
-is never a backend's business. `ScriptedBackend` follows a script in virtual time. The time of live
-servers is the wall clock's, their calls can fail, and their models can go down and come back.
+`backend_loop` decides which calls go to which model and when; a backend only answers them.
+`ScriptedBackend` follows a script in virtual time. Live servers run on the wall clock, their calls
+can fail, and their models can go down and come back.
 
-A backend serves one stream. Its clock stands at 0 when it is opened.
+A backend serves one stream. Its clock is at 0 when it is opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Call:
     prompt_tokens: int  # planned; real prompts have the length that they have
     max_tokens: int  # where the answer is cut
     reads: tuple[int, ...]  # nodes whose answers are in the prompt; its own in the SECOND phase
-    sources: tuple[int, ...]  # for each of them the node that wrote it, if it was handed on
+    sources: tuple[int, ...]  # of each of these answers, the node that wrote it
     structure: int = 0  # of the workflow's graph, index into STRUCTURES
 
 
@@ -43,15 +43,15 @@ class Completion:
     """Result of a call."""
 
     call: int  # its id
-    submit_s: float  # when the server was given it
+    submit_s: float  # when it was sent to the server
     first_token_s: float  # NaN where unknown
     finish_s: float
     output_tokens: int
     truncated: bool = False  # the answer was cut at `max_tokens`
     failed: bool = False  # there is no answer; counts as a wrong one unless the call is sent again
-    retryable: bool = True  # of one that failed: something else can come of it the next time
+    retryable: bool = True  # if it failed: another attempt may succeed
     text: str | None = None
-    right: bool | None = None  # None: not judged (nobody does, or nobody could); counts as wrong
+    right: bool | None = None  # None: not judged, or it could not be; counts as wrong
     prompt_tokens: int | None = None  # as counted by the server; None: as planned
     admitted_s: float = math.nan  # when it was first scheduled; NaN where unknown
     evictions: int = 0
@@ -62,8 +62,8 @@ class Telemetry:
     """The servers' metrics as they were read last; M numbers each.
 
     Attributes:
-        polls: how often they have been read since the backend was opened; 0: all is empty.
-        taken_s: when each server's were; a server that doesn't answer has old ones.
+        polls: number of polls since the backend was opened; 0: no metrics yet.
+        taken_s: when each server was read; a server that does not answer keeps its old metrics.
         depth_req: requests running and waiting.
         e2e_s: mean latency of the requests that finished between two polls, the last such value
             where none did; NaN before there is any.
@@ -86,15 +86,15 @@ class Backend(Protocol):
         ...
 
     def submit(self, call: Call) -> None:
-        """Hand a call over, now. Never blocks for long and never fails: failure is a completion."""
+        """Send a call. Never blocks for long and never raises: a failure is a completion."""
         ...
 
     def wait(self, until_s: float | None) -> list[Completion]:
         """Let time run until a call completes or the time is reached, whichever is first.
 
         Args:
-            until_s: when to come back at the latest; None: when something completes. A time that
-                has passed asks for what has completed already.
+            until_s: time of the latest return; None: when a call completes. With a time that has
+                passed, only calls that have completed already are returned.
 
         Returns:
             Completions in the order of `finish_s`; empty only when the time was reached, or a model
@@ -104,21 +104,21 @@ class Backend(Protocol):
         ...
 
     def telemetry(self) -> Telemetry:
-        """The metrics as they were polled last; doesn't poll, doesn't block."""
+        """Return the metrics as they were polled last; does not poll, does not block."""
         ...
 
     def models_up(self) -> int:
-        """Bit mask of the models that can be routed to now."""
+        """Return the bit mask of the models that can be routed to now."""
         ...
 
     def close(self) -> None:
-        """Give up what is still in flight and let go of everything. May be called twice."""
+        """Abort the calls in flight and release all resources. May be called twice."""
         ...
 
 
 @dataclass(frozen=True)
 class Reply:
-    """Result of a call."""
+    """Scripted result of a call."""
 
     latency_s: float
     output_tokens: int = 100
@@ -134,7 +134,7 @@ class ScriptedBackend:
 
     Args:
         num_models: M.
-        reply: what comes of a call; asked when it is submitted.
+        reply: returns the result of a call; called when it is submitted.
         poll_s: interval at which the metrics are polled.
 
     Attributes:
@@ -152,18 +152,18 @@ class ScriptedBackend:
         self._reply = reply
         self._poll_s = poll_s
         self._now_s = 0.0
-        self._ends: list[tuple[float, int, Completion]] = []  # a heap: when, which, what
+        self._ends: list[tuple[float, int, Completion]] = []  # heap by finish_s, then id
         self._depth = [0] * num_models
         self._recent_s: list[list[float]] = [[] for _ in range(num_models)]  # since the last poll
         empty = [0.0] * num_models
         self._metrics = Telemetry(0, empty, empty, [math.nan] * num_models, empty)
 
     def now_s(self) -> float:
-        """Virtual time, s."""
+        """Return the virtual time in s."""
         return self._now_s
 
     def submit(self, call: Call) -> None:
-        """Look up in the script when and how the call will end."""
+        """Ask the script when and how the call will end."""
         reply = self._reply(call)
         finish_s = self._now_s + reply.latency_s
         completion = Completion(
@@ -211,8 +211,8 @@ class ScriptedBackend:
         return self._metrics
 
     def models_up(self) -> int:
-        """All of them."""
+        """Return the bit mask of all models."""
         return (1 << len(self._depth)) - 1
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no resources."""

@@ -1,8 +1,7 @@
-"""The event loop on any backend, in the backend's own time.
+"""The event loop on any `Backend`, in the backend's own time.
 
-`dispatch.advance` does it compiled with simulated servers. Here a `Backend` serves the calls. The
-rules are the same compiled ones, at the end of this file; only the bookkeeping of calls in flight
-is Python.
+`dispatch.advance` is the compiled loop on simulated servers. The rules here are the same compiled
+ones, at the end of this file; only the bookkeeping of calls in flight is Python.
 """
 
 from __future__ import annotations
@@ -40,24 +39,23 @@ from inframind_gym.simulator.workflow.lifecycle import (
 from inframind_gym.simulator.workflow.state import CALL, EnvState
 from inframind_gym.simulator.workflow.topology import FINAL, FIRST
 
-HOLD_S = 1.0  # how often to look whether a model is back when all are down
+HOLD_S = 1.0  # seconds between two looks for a model that is back, while all are down
 
 
-# A call to be sent: what the rules decide of it; the query, in its slot, says the rest.
+# A call to be sent: what the rules decide; the rest follows from the query in its slot.
 ORDER: Final = record(
     "f8: priority",
     "i4: slot prompt_tokens",
     "u4: reads",  # bit mask of nodes
     "i2: node phase model strategy",
 )
-_AS_ORDERED: Final = ("priority", "prompt_tokens", "node", "phase", "model", "strategy")
-_AS_COMPLETED: Final = (  # fields that a CALL has from its `Completion` as they are
-    *("submit_s", "admitted_s", "first_token_s", "finish_s", "output_tokens", "evictions"),
-    *("truncated", "failed"),
-)
+# Fields that a `Call` takes from an ORDER, and a CALL from a `Completion`.
+_ORDER_FIELDS: Final = ("priority", "prompt_tokens", "node", "phase", "model", "strategy")
+_TIMES: Final = ("submit_s", "admitted_s", "first_token_s", "finish_s")
+_COMPLETION_FIELDS: Final = (*_TIMES, "output_tokens", "evictions", "truncated", "failed")
 
 
-class _Sent(NamedTuple):
+class _InFlight(NamedTuple):
     """A call in flight."""
 
     call: Call
@@ -68,23 +66,23 @@ class _Sent(NamedTuple):
 class BackendLoop:
     """One stream over a backend.
 
-    On a wall clock everything is noticed late. Arrivals are the planned ones, a call ends at its
-    `finish_s`, and decisions are made in the present: latency counts all waiting, the agent's own
-    slowness included.
+    On a wall clock everything is noticed late: queries arrive at their planned times and calls end
+    at their `finish_s`, but decisions are made at the present time. So latency counts all waiting,
+    the agent's own slowness included.
 
-    While every model is down, decisions are held back: there is nothing to choose from.
+    While every model is down, decisions wait: there is nothing to choose from.
 
     Args:
         state: of a batch of one; the stream's arrivals and tasks have been written.
         start: (1,) START record.
         backend: M servers, just opened.
         retries: how often a call that failed is sent again, to the same model or, where that is
-            down, to the next one that is up, unless its backend says that there is no sense in
-            it. A call that fails for good counts as a wrong answer.
+            down, to the next one that is up; not if the completion is not `retryable`. A call
+            whose last attempt fails counts as a wrong answer.
         patience_s: how long to wait for a model while all are down.
 
     Attributes:
-        backend: as given.
+        backend: the backend.
         seen: (1, 3, M) the metrics as they were read last, normalised (`server.telemetry`).
     """
 
@@ -103,14 +101,14 @@ class BackendLoop:
         self._start = start
         self._retries = retries
         self._patience_s = patience_s
-        self._usable = int(start[0]["models_up"])
+        self._usable = int(start[0]["models_up"])  # bit mask; the backend may have more models
         self._max_tokens = int(state.params.settings[0]["max_output_tokens"])
         self.seen = np.zeros((1, 3, models), np.float32)
         self._metrics = np.zeros((3, models))
         self._order = np.zeros(1, ORDER)
         self._answer = np.zeros(1, CALL)
-        self._sent: dict[int, _Sent] = {}
-        self._calls = 0
+        self._in_flight: dict[int, _InFlight] = {}  # by id
+        self._calls = 0  # sent so far
         self._held_since_s = math.inf
         self._enter, self._next_event = Bound(enter), Bound(next_event)
         self._call_ends, self._query_arrives = Bound(call_ends), Bound(query_arrives)
@@ -129,9 +127,9 @@ class BackendLoop:
         return self.go_on()
 
     def go_on(self) -> int:
-        """Go on after a `wait` of the backend that raised; results and errors are `enter`'s."""
+        """Run to the next decision, or go on after an exception in `wait`; as `enter` does."""
         while True:
-            self._look_around()
+            self._update_present()
             held = self._is_held()
             if not held:
                 event: int = self._next_event(self._state, self._order)
@@ -165,14 +163,14 @@ class BackendLoop:
         stream["last_poll_s"] = min(oldest_s, stream["now_s"])  # a poll can have just been made
         return self.seen
 
-    def _look_around(self) -> None:
+    def _update_present(self) -> None:
         """Note the present time and the models that are up."""
         stream = self._state.stream[0]
         stream["now_s"] = self.backend.now_s()
         stream["models_up"] = self._usable & self.backend.models_up()
 
     def _is_held(self) -> bool:
-        """Return whether there are decisions to make and no model to choose."""
+        """Return whether decisions wait because no model is up; raise after `patience_s`."""
         stream = self._state.stream[0]
         if stream["models_up"] or stream["ready_head"] == stream["ready_tail"]:
             self._held_since_s = math.inf
@@ -197,16 +195,16 @@ class BackendLoop:
         if not completions and until_s == math.inf:
             raise InfraMindError(
                 "the backend waited for the end of a call and returned none; "
-                f"{len(self._sent)} are in flight"
+                f"{len(self._in_flight)} are in flight"
             )
         for completion in completions:
             self._end(completion)
         if not completions and self.backend.now_s() >= arrival_s:
-            self._look_around()
+            self._update_present()
             self._query_arrives(self._state)
 
     def _send(self, attempt: int) -> None:
-        """Submit the call that stands in the order."""
+        """Submit the call that `self._order` describes."""
         order, state = self._order[0], self._state
         slot, mask = int(order["slot"]), int(order["reads"])
         query, nodes = state.query[0, slot], state.node[0, slot]
@@ -223,34 +221,34 @@ class BackendLoop:
             reads=reads,
             sources=tuple(nodes["source"][list(reads)].tolist()),
             structure=int(state.params.graphs.structure[graph]),
-            **{field: order[field].item() for field in _AS_ORDERED},
+            **{field: order[field].item() for field in _ORDER_FIELDS},
         )
         self._calls += 1
-        self._sent[call.id] = _Sent(call, slot, attempt)
+        self._in_flight[call.id] = _InFlight(call, slot, attempt)
         self.backend.submit(call)
 
     def _end(self, completion: Completion) -> None:
-        """A call is done: go on with its workflow as of the time at which it was."""
-        if completion.call not in self._sent:
+        """End a call at its `finish_s`, and send the call that follows from it, if one does."""
+        if completion.call not in self._in_flight:
             raise InfraMindError(
                 f"the backend completed call {completion.call}: it isn't in flight"
             )
-        call, slot, attempt = self._sent.pop(completion.call)
-        again = completion.failed and completion.retryable and attempt < self._retries
-        prompt = completion.prompt_tokens
+        call, slot, attempt = self._in_flight.pop(completion.call)
+        retry = completion.failed and completion.retryable and attempt < self._retries
+        prompt_tokens = completion.prompt_tokens
         answer = self._answer[0]
         for field in ("priority", "node", "phase"):
             answer[field] = getattr(call, field)
-        for field in _AS_COMPLETED:
+        for field in _COMPLETION_FIELDS:
             answer[field] = getattr(completion, field)
         answer["query"] = slot
-        answer["prompt_tokens"] = call.prompt_tokens if prompt is None else prompt
+        answer["prompt_tokens"] = call.prompt_tokens if prompt_tokens is None else prompt_tokens
         answer["right"] = bool(completion.right)
-        self._look_around()
+        self._update_present()
         self._state.stream[0]["now_s"] = completion.finish_s
-        more = int(answer["prompt_tokens"]) - call.prompt_tokens
-        if self._call_ends(self._state, self._answer, more, again, self._order):
-            self._send(attempt=attempt + 1 if again else 0)
+        more_tokens = int(answer["prompt_tokens"]) - call.prompt_tokens
+        if self._call_ends(self._state, self._answer, more_tokens, retry, self._order):
+            self._send(attempt=attempt + 1 if retry else 0)
 
 
 # The compiled rules, one at a time, for environment 0 of the state.
@@ -270,7 +268,7 @@ def enter(state: EnvState, mode: int, starts: NDArray[Any], action: NDArray[np.i
 
 @jit
 def next_event(state: EnvState, order: NDArray[Any]) -> int:
-    """The next event at this instant (`dispatch.next_decision`); SEND writes `order` (1,)."""
+    """Return the next event at this instant (`dispatch.next_decision`); SEND writes `order`."""
     event, slot, node = next_decision(state, 0)
     if event in (SEND, SEND_FINAL):
         write_order(state, slot, node, FIRST if event == SEND else FINAL, order[0])
@@ -280,7 +278,7 @@ def next_event(state: EnvState, order: NDArray[Any]) -> int:
 
 @jit
 def query_arrives(state: EnvState) -> None:
-    """The stream's next query has arrived."""
+    """Let the stream's next query arrive."""
     start_query(state, 0)
 
 
@@ -288,16 +286,16 @@ def query_arrives(state: EnvState) -> None:
 def call_ends(
     state: EnvState, answer: NDArray[Any], more_tokens: int, again: bool, order: NDArray[Any]
 ) -> bool:
-    """A call is done, now.
+    """Record that a call has ended, now, and go on with its workflow.
 
     Args:
-        answer: (1,) CALL as the server tells it; its `query` is the query's slot.
-        more_tokens: by which its prompt was longer than planned.
+        answer: (1,) CALL with the server's results; its `query` is the query's slot.
+        more_tokens: tokens by which its prompt was longer than planned.
         again: a failed call is to be sent again.
         order: (1,) ORDER, written if another call follows.
 
     Returns:
-        Whether another one follows.
+        True if another call follows.
     """
     response = answer[0]
     query = state.query[0, response.query]

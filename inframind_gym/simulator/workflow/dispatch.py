@@ -1,4 +1,4 @@
-"""Dispatch and time: who decides what and when, which calls are sent, and what the servers do.
+"""Dispatch and time: which decision is due, which calls are sent, and what the servers do.
 
 The rules of dispatch are the same for every backend (`next_decision`, `act`). `advance` is the
 event loop on simulated servers: arrivals, workflows and servers are advanced together, and it stops
@@ -81,8 +81,8 @@ _STREAM = np.zeros(1, STREAM)  # one that begins
 
 BEGIN, RESUME, STEP = 0, 1, 2  # how a step is entered: a new stream, the next query, an action
 
-# What comes next (`next_decision`).
-DECISION = 0  # a decision of the agent's is due
+# Events (`next_decision`).
+DECISION = 0  # a decision of the agent is due
 STREAM_OVER = 1  # no query is left
 TAGGED_QUERY_OVER = 2  # tagged-query mode: the agent's query is done
 SEND = 3  # a call can be sent
@@ -92,7 +92,7 @@ SEND_FINAL = 5  # the deciding call can be sent
 
 @inner
 def start_stream(state: EnvState, e: int, start: Any) -> None:
-    """Set all counters back; the stream's arrivals and tasks have been written."""
+    """Reset the state for a new stream, whose arrivals and tasks have been written."""
     state.stream[e] = _STREAM[0]
     stream = state.stream[e]
     stream.key = start.key
@@ -111,19 +111,19 @@ def start_stream(state: EnvState, e: int, start: Any) -> None:
 
 @inner
 def begin_step(state: EnvState, e: int) -> None:
-    """Begin to count the queries that end in this step."""
+    """Begin a step: queries that end from now on are reported by it."""
     stream = state.stream[e]
     stream.reported = stream.finished
 
 
 @inner
 def next_decision(state: EnvState, e: int) -> tuple[int, int, int]:
-    """The next event at this instant.
+    """Return the next event at this instant.
 
     Returns:
-        (DECISION, slot, node): the agent's, kept in `stream`; (SEND, slot, node): the first call
-        of a node that the agent or the built-in router has routed; (SEND_FINAL, slot, 0): the
-        deciding call, after a node that handed on what it read; or STREAM_OVER,
+        (DECISION, slot, node): the agent's decision, also in `stream`; (SEND, slot, node): the
+        first call of a node that the agent or the built-in router has routed; (SEND_FINAL, slot,
+        0): the deciding call, after a node that handed on what it read; or STREAM_OVER,
         TAGGED_QUERY_OVER or WAIT.
     """
     stream = state.stream[e]
@@ -132,7 +132,7 @@ def next_decision(state: EnvState, e: int) -> tuple[int, int, int]:
         if stream.live == IS_TAKEN:
             stream.live = IS_OVER
             slot, node = int(stream.slot), int(stream.node)
-        elif stream.models_up == 0:  # nothing to choose from: decisions are held back
+        elif stream.models_up == 0:  # nothing to choose from: decisions wait
             return WAIT, NO_SLOT, 0
         else:
             slot, node = pop_ready(state, e)
@@ -162,8 +162,8 @@ def next_decision(state: EnvState, e: int) -> tuple[int, int, int]:
 def route_by_rule(state: EnvState, e: int, slot: int, node: int) -> None:
     """Route an execution that isn't the agent's by the built-in router of the settings.
 
-    The agent's queries have a router of their own at level "planner"; where both are the same kind
-    they are one router, which takes turns with one count.
+    At level "planner" the agent's queries may have another router than the background; if both are
+    of the same kind, they are one router with one count of turns.
     """
     stream = state.stream[e]
     query = state.query[e, slot]
@@ -195,7 +195,7 @@ def route_by_rule(state: EnvState, e: int, slot: int, node: int) -> None:
 
 @inner
 def load(state: EnvState, e: int, m: int) -> float:
-    """Calls in flight to the model, per slot of its server."""
+    """Return the calls in flight to the model, per slot of its server."""
     return float(state.in_flight[e, ALL, m] / state.params.settings[0].slots[m])
 
 
@@ -220,7 +220,7 @@ def act(state: EnvState, e: int, action: Any) -> None:
 
 @inner
 def route_in(state: EnvState, action: Any) -> int:
-    """Return the route in an action (a,), model times strategies plus strategy; 0 where none is."""
+    """Return the route in an action (a,), model · S + strategy; 0 at level "planner"."""
     level = state.params.settings[0].level
     if level == LEVEL_PLANNER:
         return 0
@@ -258,7 +258,7 @@ def send_call(
 
 @inner
 def call_done(state: EnvState, cluster: Cluster, e: int, identity: int) -> None:
-    """A server has finished a call: judge the answer and do what follows from it."""
+    """End a call that a server has finished: judge the answer, send the call that follows."""
     params = state.params
     if params.settings[0].call_timeout_s < NEVER_S or cluster.fault.shape[1] > 0:
         unwatch(cluster, e, identity)
@@ -282,9 +282,9 @@ def call_done(state: EnvState, cluster: Cluster, e: int, identity: int) -> None:
 
 @inner
 def call_fails(state: EnvState, cluster: Cluster, e: int, identity: int, lost: bool) -> None:
-    """No answer will come of a call: send it again or do without.
+    """End a call without an answer: send it again, or go on without one.
 
-    Its request, which nobody waits for, is `lost` with its server; otherwise it is aborted there.
+    Its request is `lost` with its server, or else aborted there.
     """
     request = cluster.request[e, identity]
     stream = state.stream[e]
@@ -305,7 +305,7 @@ def call_fails(state: EnvState, cluster: Cluster, e: int, identity: int, lost: b
 
 @inner
 def fault_happens(state: EnvState, cluster: Cluster, e: int) -> None:
-    """A server goes down, comes back, changes its pace or the way of its metrics."""
+    """Apply the next fault: a server goes down or comes back, its speed or its metrics change."""
     stream = state.stream[e]
     settings = state.params.settings[0]
     models = cluster.card.shape[0]
@@ -323,9 +323,9 @@ def fault_happens(state: EnvState, cluster: Cluster, e: int) -> None:
 
 @inner
 def calls_are_lost(state: EnvState, cluster: Cluster, e: int) -> None:
-    """Give up the calls at servers that are down, in the order in which they were sent.
+    """Fail the calls at servers that are down, in the order in which they were sent.
 
-    While no model is up, a call that is sent again is lost again, until it has failed for good.
+    While no model is up, a call that is sent again is lost again, up to `call_attempts`.
     """
     counts = cluster.counts[e]
     now_s = state.stream[e].now_s
@@ -345,10 +345,10 @@ def calls_are_lost(state: EnvState, cluster: Cluster, e: int) -> None:
 
 @inner
 def advance(state: EnvState, cluster: Cluster, e: int) -> int:
-    """Let time run until a decision of the agent's is due.
+    """Let time run until a decision of the agent is due.
 
     Returns:
-        DECISION: `stream.slot` and `stream.node` say which; TAGGED_QUERY_OVER: the tagged query is
+        DECISION: the one of `stream.slot` and `stream.node`; TAGGED_QUERY_OVER: the tagged query is
         done; STREAM_OVER: no query is left.
     """
     stream = state.stream[e]
@@ -388,7 +388,7 @@ def advance(state: EnvState, cluster: Cluster, e: int) -> int:
 
 @inner
 def poll(state: EnvState, cluster: Cluster, e: int) -> None:
-    """Read the metrics of all servers and note those that have arrived."""
+    """Poll the metrics of all servers, and show those that have arrived."""
     stream = state.stream[e]
     settings = state.params.settings[0]
     with_kv = False

@@ -1,9 +1,9 @@
 """The life of one query: its arrival, its plan, its calls, its record.
 
-Pure rules, whichever backend serves the calls: nothing here knows of servers. A backend's driver
-starts a query, hands in plans and routes, and reports each call that is done; the workflow answers
-which call follows and puts the decisions that became possible into the ready ring. What a call is,
-its priority, and what is recorded of it is defined here, once.
+Pure rules, the same for every backend: nothing here depends on servers. An event loop starts a
+query (`start_query`), sets its plan and routes (`set_plan`, `decide`), and reports the end of each
+call (`end_call`), which returns the call that follows and puts decisions that became possible into
+the ready ring. A call's prompt, its priority and its record are defined here, once.
 
 Three kinds of execution. `parallel`: the nodes that are ready run at once and latency is wall-clock
 time from arrival to the end of the deciding call. `sequential`, as in the measured runs of the
@@ -11,8 +11,8 @@ published system: one call of a query is in flight at a time, nodes in order; la
 along the slowest line of ancestors, and the deciding call loads the servers but is not counted.
 `serial`: one call at a time, too, but latency is wall-clock time to the end of the deciding call.
 
-Where the workload says so (`AgentProfile`), roles can make two calls a node, and a node that reads
-proven code hands it on without a call of its own.
+By the workload's `AgentProfile`, some roles make two calls in a node, and a node that reads proven
+code hands it on without a call of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _QUERY = np.zeros(1, QUERY)  # one that arrives
 
 @inner
 def start_query(state: EnvState, e: int) -> None:
-    """The next query of the stream has arrived."""
+    """Let the next query of the stream arrive; draw its plan unless the agent makes it."""
     params = state.params
     stream = state.stream[e]
     settings = params.settings[0]
@@ -110,7 +110,7 @@ def start_query(state: EnvState, e: int) -> None:
 
 @inner
 def push_ready(state: EnvState, e: int, slot: int, node: int) -> None:
-    """A decision has become possible."""
+    """Append a decision that has become possible to the ready ring."""
     stream = state.stream[e]
     state.ready[e, stream.ready_tail & (state.ready.shape[1] - 1)] = slot << 8 | node
     stream.ready_tail += 1
@@ -118,11 +118,11 @@ def push_ready(state: EnvState, e: int, slot: int, node: int) -> None:
 
 @inner
 def pop_ready(state: EnvState, e: int) -> tuple[int, int]:
-    """The oldest decision that waits, as (slot, node)."""
+    """Remove the oldest decision from the ready ring; return (slot, node)."""
     stream = state.stream[e]
     entry = state.ready[e, stream.ready_head & (state.ready.shape[1] - 1)]
     stream.ready_head += 1
-    if stream.ready_head == stream.ready_tail:  # empty: stay in the same lines of memory
+    if stream.ready_head == stream.ready_tail:  # empty: start over in the same cache lines
         stream.ready_head = 0
         stream.ready_tail = 0
     return int(entry >> 8), int(entry & 0xFF)
@@ -130,10 +130,10 @@ def pop_ready(state: EnvState, e: int) -> tuple[int, int]:
 
 @inner
 def set_plan(state: EnvState, e: int, slot: int, topology: int, num_agents: int) -> None:
-    """Give the query its topology and agents; its first decisions become possible.
+    """Set the query's topology and agents, and push its first decisions.
 
-    The caller has written the roles of the agents, counted within the query's domain, into the
-    first nodes; here they become indices into ROLES, one for every node.
+    The caller has written the agents' roles, as numbers within the query's domain (taken modulo
+    their count), into the first nodes; here every node gets its index into ROLES.
     """
     query = state.query[e, slot]
     graphs = state.params.graphs
@@ -151,7 +151,7 @@ def set_plan(state: EnvState, e: int, slot: int, topology: int, num_agents: int)
 
 @inner
 def push_next(state: EnvState, e: int, slot: int) -> None:
-    """Push the decisions of the query that can be made now and were not before."""
+    """Push the decisions of the query that have become possible."""
     query = state.query[e, slot]
     predecessors = state.params.graphs.predecessors[query.topology, query.num_agents - 1]
     one_by_one = state.params.settings[0].execution != PARALLEL
@@ -168,7 +168,7 @@ def push_next(state: EnvState, e: int, slot: int) -> None:
 
 @inner
 def remaining_budget_s(state: EnvState, e: int, slot: int, node: int) -> float:
-    """Seconds left of the query's budget when `node` is decided; negative when it is late."""
+    """Return the seconds left of the query's budget when `node` is decided; negative if late."""
     query = state.query[e, slot]
     if state.params.settings[0].execution != SEQUENTIAL:
         return float(query.budget_s - (state.stream[e].now_s - query.arrival_s))
@@ -179,7 +179,7 @@ def remaining_budget_s(state: EnvState, e: int, slot: int, node: int) -> float:
 
 @inner
 def ancestors_s(state: EnvState, e: int, slot: int, node: int) -> float:
-    """Latency of the slowest line of ancestors of `node`."""
+    """Return the latency of the slowest line of ancestors of `node`."""
     query = state.query[e, slot]
     mask = state.params.graphs.predecessors[query.topology, query.num_agents - 1, node]
     slowest = 0.0
@@ -200,7 +200,7 @@ def decide(state: EnvState, e: int, slot: int, node: int, model: int, strategy: 
 
 @inner
 def most_used_model(nodes: Any) -> int:
-    """The model that most of the executions went to; among equals, the one used first."""
+    """Return the model that most of the executions went to; ties go to the one used first."""
     best = int(nodes[0].model)
     most = 0
     for node in range(len(nodes)):
@@ -224,7 +224,7 @@ def note_answer(
     right: bool,
     proven: bool,
 ) -> None:
-    """The node has an answer, which `source` wrote, until it has another one."""
+    """Set the node's present answer, which node `source` wrote."""
     query, execution = state.query[e, slot], state.node[e, slot, node]
     execution.source = source
     execution.tokens = tokens
@@ -235,7 +235,7 @@ def note_answer(
 
 @inner
 def finish_node(state: EnvState, e: int, slot: int, node: int) -> int:
-    """The node has its last answer, now; returns as `end_call` does."""
+    """End a node that has its last answer, now; return what follows, as `end_call` does."""
     query = state.query[e, slot]
     stream, execution = state.stream[e], state.node[e, slot, node]
     query.done |= _ONE << np.uint32(node)
@@ -258,12 +258,12 @@ def finish_node(state: EnvState, e: int, slot: int, node: int) -> int:
 
 @inner
 def hand_on(state: EnvState, e: int, slot: int, node: int) -> int:
-    """The node has been routed: where it reads proven code, it hands that on without a call.
+    """End a node that has been routed without a call if it reads proven code, which it hands on.
 
     Agents can prove code where the task shows its tests (MasRouter, ACL 2025).
 
     Returns:
-        FIRST: it has to make its first call; else what follows, as of `end_call`.
+        FIRST: the node has to make its first call; else what follows, as of `end_call`.
     """
     query = state.query[e, slot]
     share = state.params.visible_tests[query.profile]
@@ -283,7 +283,7 @@ def hand_on(state: EnvState, e: int, slot: int, node: int) -> int:
 
 @inner
 def priority(state: EnvState, deadline_s: float, now_s: float) -> float:
-    """Priority of a call sent now for a query with the given deadline; lower is served first."""
+    """Return the priority of a call sent now for a query with a deadline; lower goes first."""
     scheduler = state.params.settings[0].scheduler
     if scheduler == EDF:
         return deadline_s
@@ -294,7 +294,7 @@ def priority(state: EnvState, deadline_s: float, now_s: float) -> float:
 
 @inner
 def route_of(state: EnvState, e: int, slot: int, node: int, phase: int) -> tuple[int, int]:
-    """Model and strategy of a call of the query."""
+    """Return model and strategy of a call of the query."""
     if phase == FINAL:
         return int(state.query[e, slot].final_model), FINAL_STRATEGY
     execution = state.node[e, slot, node]
@@ -303,10 +303,10 @@ def route_of(state: EnvState, e: int, slot: int, node: int, phase: int) -> tuple
 
 @inner
 def nodes_read(state: EnvState, query: Any, node: int, phase: int) -> Any:
-    """Bit mask of the nodes whose answers are in the prompt of a call.
+    """Return the bit mask of the nodes whose answers are in the prompt of a call.
 
-    The deciding call reads every agent's last one; a second call reads its own first answer too.
-    Of a node whose call failed there is nothing to read.
+    The deciding call reads every agent's last answer; a second call reads its own first answer,
+    too. A node whose call failed has no answer to read.
     """
     if phase == FINAL:
         everyone = (_ONE << np.uint32(query.num_nodes)) - _ONE
@@ -321,9 +321,9 @@ def nodes_read(state: EnvState, query: Any, node: int, phase: int) -> Any:
 
 @inner
 def is_judged(state: EnvState, query: Any) -> bool:
-    """Return whether the outcome of the query's answers is read.
+    """Return whether it matters if the query's answers are right.
 
-    That of background traffic is not, unless its own agents read it.
+    For background traffic it does only where its own agents prove code.
     """
     return bool(query.is_controlled == 1 or state.params.visible_tests[query.profile] > 0.0)
 
@@ -332,7 +332,7 @@ def is_judged(state: EnvState, query: Any) -> bool:
 def prepare_call(
     state: EnvState, e: int, slot: int, node: int, phase: int
 ) -> tuple[int, int, int, float]:
-    """A call of the query is about to be sent; one to a model that is down goes to the next.
+    """Prepare a call to be sent now; the next model that is up replaces one that is down.
 
     Returns:
         (model, strategy, prompt tokens, priority).
@@ -374,18 +374,18 @@ def prepare_call(
 def end_call(
     state: EnvState, e: int, answer: Any, truncated: bool, failed: bool, right: bool, again: bool
 ) -> int:
-    """A call is done, now: remember it and let the workflow go on.
+    """End a call, now: record it and let the workflow go on.
 
     Args:
-        answer: a record with the call's `query` (slot), `node` and `phase`, and what the server
-            says of it: a REQUEST of the surrogate or a CALL of another backend.
-        right: whether the answer is right; False where nobody reads that (`is_judged`).
+        answer: a record with the call's `query` (slot), `node` and `phase`, and the server's
+            results: a REQUEST of the surrogate or a CALL of another backend.
+        right: whether the answer is right; False where that does not matter (`is_judged`).
         again: send a failed call again.
 
     Returns:
-        The phase of the call that follows from this one: the same where it is to be sent again,
-        SECOND of the same node, or FINAL; NOTHING; or OVER when the query is done. Further
-        decisions are in the ready ring.
+        The phase of the call that follows from this one: the same if it is to be sent again,
+        SECOND of the same node, or FINAL. Otherwise NOTHING, or OVER when the query is done.
+        Decisions that became possible are in the ready ring.
     """
     stream = state.stream[e]
     slot, node, phase = int(answer.query), int(answer.node), int(answer.phase)
@@ -445,7 +445,7 @@ def end_call(
 
 @inner
 def query_over(state: EnvState, e: int, slot: int) -> None:
-    """The query's last call is done: keep its record and free its slot."""
+    """End a query whose last call is done: write its record and free its slot."""
     query = state.query[e, slot]
     stream = state.stream[e]
     record = state.completed[e, stream.finished]

@@ -23,8 +23,8 @@ class Role(NamedTuple):
         name: unique within the domain.
         domain: one of DOMAINS.
         description: one sentence.
-        calls: 2 where MasRouter's agent answers, has the answer processed and answers again (its
-            role has a format for that second answer).
+        calls: calls of a node: 2 where MasRouter's agent answers, has the answer processed and
+            answers again (its role has a format for that second answer).
         writes_code: its answer is code, which tests that the task shows can prove.
     """
 
@@ -78,5 +78,5 @@ ROLES: Final[tuple[Role, ...]] = (
 
 
 def roles_of(domain: str) -> tuple[int, ...]:
-    """Indices into `ROLES` of the roles of `domain`, in order."""
+    """Return the indices into `ROLES` of the roles of `domain`, in order."""
     return tuple(index for index, role in enumerate(ROLES) if role.domain == domain)

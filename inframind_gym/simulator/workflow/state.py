@@ -1,9 +1,9 @@
-"""State of the workflows: constants of a run, and what is known of every query, decision and call.
+"""State of the workflows: constants of a run, and records of queries, decisions and calls.
 
-The first axis of every array is the environment of a batch (E). Queries in flight live in a pool of
-slots (Q); what is over is appended to `completed`, in order of completion. The records are the
-package's common language: policies read CONTEXT, learners and the benchmark read COMPLETED and
-CALL, whichever backend served the calls.
+The first axis of every array is the environment of a batch (E). Queries in flight are in a pool of
+slots (Q); those that are over are appended to `completed`, in order of completion. The records are
+the same for every backend: policies read CONTEXT, learners and the benchmark read COMPLETED and
+CALL.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SETTINGS: Final = record(
     "f8: poll_s queue_norm queue_high",
     "f8: call_timeout_s",  # after which a client aborts a call; infinity: never
     "i4: call_attempts",  # how often a call is sent until it has failed
-    "i4: call_streams",  # 1: the client waits so long for the first token, 0: for all
+    "i4: call_streams",  # 1: `call_timeout_s` is for the first token, 0: for the whole answer
     "i4: max_output_tokens",
     "i4: execution",  # index into EXECUTIONS
     "i4: scheduler",  # index into SCHEDULERS
     "i4: router",  # index into ROUTERS: routes the queries that are not the agent's
     "i4: controlled_router",  # the same for the agent's queries, at level "planner"
     "i4: level",  # index into LEVELS
-    "i4: in_time",  # 1: a solved query is rewarded within its budget alone
+    "i4: in_time",  # 1: a solved query is rewarded only within its budget
     "i4: one_query",  # 1: the agent has one query at a time, the rest is background
     "i4: fixed_topology",  # -1: drawn from the workload's mix
     "i4: fixed_agents",  # -1: drawn
@@ -105,7 +105,7 @@ def build_params(
 
     Args:
         pool: the servers.
-        profiles: (P) what is known of each dataset.
+        profiles: (P) profile of each dataset.
         tasks: the T tasks.
         task_profile: (T,) index into `profiles`.
         budget_tiers_s: budgets that queries draw from when none is fixed.
@@ -119,12 +119,12 @@ def build_params(
     aliases = pool.aliases
     for profile in profiles:
         profile.require_models(aliases)
-    chosen = filled(SETTINGS, **{"call_timeout_s": np.inf, "call_attempts": 1, **settings})
-    chosen["slots"][0, : len(aliases)] = [model.server.slots for model in pool.models]
+    values = filled(SETTINGS, **{"call_timeout_s": np.inf, "call_attempts": 1, **settings})
+    values["slots"][0, : len(aliases)] = [model.server.slots for model in pool.models]
     max_output = pool.max_output_tokens
     embedding = load_role_embeddings()
     return EnvParams(
-        settings=chosen,
+        settings=values,
         features=np.asarray(features, np.int64),
         response=response_tables(profiles, aliases, tasks, task_profile, max_output),
         overhead_tokens=np.array([p.prompt.overhead_tokens for p in profiles], np.int64),
@@ -166,7 +166,7 @@ def build_params(
 
 
 def role_fit(tasks: TaskSet, embedding: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Fit of each role to each task: the cosine of their embeddings.
+    """Return the fit of each role to each task: the cosine of their embeddings.
 
     It is standardised over the roles of the task's domain.
 
@@ -178,11 +178,10 @@ def role_fit(tasks: TaskSet, embedding: NDArray[np.float32]) -> NDArray[np.float
     for d, domain in enumerate(DOMAINS):
         columns = np.asarray(roles_of(domain))
         rows = np.flatnonzero(tasks.domain == d)
-        own = cosine[np.ix_(rows, columns)]
-        spread = own.std(axis=1, keepdims=True)
-        fit[np.ix_(rows, columns)] = (own - own.mean(axis=1, keepdims=True)) / np.where(
-            spread > 0, spread, 1.0
-        )
+        block = np.ix_(rows, columns)
+        spread = cosine[block].std(axis=1, keepdims=True)
+        centred = cosine[block] - cosine[block].mean(axis=1, keepdims=True)
+        fit[block] = centred / np.where(spread > 0, spread, 1.0)
     return np.ascontiguousarray(fit, np.float32)
 
 
@@ -191,11 +190,11 @@ def role_fit(tasks: TaskSet, embedding: NDArray[np.float32]) -> NDArray[np.float
 NO_SLOT: Final = -1
 PLAN_NODE: Final = 255  # in the ready ring: this query waits for a plan, not for a route
 
-# Answers of `end_call`, above the phases: otherwise it names the call that follows.
+# What `end_call` returns instead of the phase of a call that follows; larger than any phase.
 NOTHING: Final = 3  # no further call follows from this one
 OVER: Final = 4  # the query is done
 
-# What has become of the agent's decision.
+# State of the agent's decision, `live` of a STREAM.
 IS_OVER: Final = 0
 IS_DUE: Final = 1
 IS_TAKEN: Final = 2  # a route whose first call has not been sent yet
@@ -208,7 +207,7 @@ CONTROLLED: Final = 1  # the agent's
 ROUTE: Final = 0
 PLAN: Final = 1
 
-# One query in flight; its nodes lie beside it, each in one line of the processor's cache.
+# One query in flight. Its nodes are in another array, each in one cache line.
 QUERY: Final = record(
     "f8: arrival_s budget_s",
     "f8: latency_s",  # as the protocol counts it, so far
@@ -221,7 +220,7 @@ QUERY: Final = record(
     "i1: final_model solved",
     "u2: pushed",  # bit masks over nodes
     "u2: done right",
-    "u2: lost",  # whose last call failed: nobody reads them
+    "u2: lost",  # whose last call failed: no prompt holds their answers
     "u2: proven",  # whose answer is code that the tests in the prompt prove right
     "i4: prompt_tokens output_tokens",
     "i2: calls truncated_calls failed_calls",
@@ -233,7 +232,7 @@ NODE: Final = record(
     "f8: path_s",  # latency of the node and its slowest line of ancestors
     "f4: latency_s",
     "i4: tokens",  # length of its answer
-    "i1: source",  # the node that wrote it: another where it was handed on
+    "i1: source",  # the node that wrote it: another one if it was handed on
     "i1: role model strategy",
 )
 
@@ -283,14 +282,14 @@ STREAM: Final = record(
     "i4: reported",  # of the finished, those that ended before the last step
     "i4: free_slots used_slots ready_head ready_tail polls recorded_calls",
     "i4: routed",  # decisions of the background router
-    "i4: controlled_routed",  # those of the agent's own built-in router, where it is another one
+    "i4: controlled_routed",  # those of `controlled_router`, if it is another one
     "i4: slot",  # the agent's present or last decision
     "i4: node",
     "i4: tagged_slot",  # tagged-query mode: the agent's query in flight, or NO_SLOT
-    "i4: tagged_from",  # tagged-query mode: the agent's query is none before this ordinal
+    "i4: tagged_from",  # tagged-query mode: lowest ordinal of a query of the agent
     "u4: models_up",
     "i1: expecting",  # tagged-query mode: the next arrival is the agent's
-    "i1: live",  # whether that decision IS_DUE or IS_TAKEN
+    "i1: live",  # IS_OVER, IS_DUE or IS_TAKEN: the decision of `slot` and `node`
 )
 
 
@@ -322,7 +321,7 @@ class EnvState(NamedTuple):
 def allocate_state(
     params: EnvParams, num_envs: int, num_queries: int, ready_size: int, record_calls: bool
 ) -> EnvState:
-    """Arrays for streams of at most `num_queries` queries.
+    """Allocate the state of streams of at most `num_queries` queries.
 
     Args:
         params: constants of the run, of M models.

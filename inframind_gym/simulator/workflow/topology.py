@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from inframind_gym.simulator.jit import Int32s, zeros
 
 TOPOLOGIES: Final = ("IO", "CoT", "Chain", "Debate", "Reflection", "FullConnected")
-CUSTOM: Final = "custom"  # in records: a graph beyond the six, which a fixed plan brought
+CUSTOM: Final = "custom"  # name of a fixed plan's own graph, beyond the six
 MAX_AGENTS: Final = 6
 MAX_NODES: Final = 2 * MAX_AGENTS
 DEBATE_ROUNDS: Final = 2
 
-# What a graph is as a structure, whatever its name: isolated agents; each reads at most one other;
-# some read several; agents that speak in rounds; agents that revise their own answers.
+# Structures of graphs, whatever their names: isolated agents; each reads at most one other; some
+# read several; agents that speak in rounds; agents that revise their own answers.
 STRUCTURES: Final = ("isolated", "chain", "dense", "debate", "reflection")
 
 # Phases of a call.
@@ -82,7 +82,7 @@ class Graph(NamedTuple):
 
 
 def graph(topology: str, num_agents: int) -> Graph:
-    """The graph of `topology` for `num_agents` agents.
+    """Return the graph of `topology` for `num_agents` agents.
 
     Raises:
         ValueError: `topology` is none of the six, or `num_agents` is not in 1..6.
@@ -105,13 +105,13 @@ def graph(topology: str, num_agents: int) -> Graph:
 def distinct_plans(
     num_agents: Iterable[int] = range(1, MAX_AGENTS + 1),
 ) -> tuple[tuple[int, int], ...]:
-    """Topologies with numbers of agents, without those that are others under another name.
+    """Return topologies with numbers of agents, without those that are others under another name.
 
     CoT has the graph of IO, and one agent alone in a Chain or a FullConnected is one in IO. (Two
     agents in a Chain are two in a FullConnected; both are listed, as searches have always had it.)
 
     Args:
-        num_agents: those that are wanted, each in 1..6.
+        num_agents: numbers of agents to list, each in 1..6.
 
     Returns:
         (index into TOPOLOGIES, number of agents), by topology, then in the order of `num_agents`.
@@ -126,7 +126,7 @@ def distinct_plans(
 
 
 def custom_graph(num_agents: int, edges: Sequence[tuple[int, int]]) -> Graph:
-    """A graph of one's own: agent j reads the answer of agent i for every pair (i, j), i < j."""
+    """Return a graph in which agent j reads the answer of agent i for each edge (i, j), i < j."""
     predecessors = [0] * num_agents
     for first, second in edges:
         predecessors[second] |= 1 << first
@@ -148,15 +148,15 @@ def graph_tables(extra: Sequence[Graph] = ()) -> GraphTables:
     """Tabulate the six topologies for 1..6 agents.
 
     Args:
-        extra: further graphs of 1..6 nodes, for a known number of agents: one topology each, with
-            the indices that follow the six. No action space knows them.
+        extra: further graphs of 1..6 nodes, for one number of agents each, as topologies with the
+            indices that follow the six. They are in no action space.
     """
     counts = range(1, MAX_AGENTS + 1)
-    rows = [(t, count, graph(of, count)) for t, of in enumerate(TOPOLOGIES) for count in counts]
-    rows += [(t, len(set(g.agents)), g) for t, g in enumerate(extra, len(TOPOLOGIES))]
+    graphs = [(t, k, graph(name, k)) for t, name in enumerate(TOPOLOGIES) for k in counts]
+    graphs += [(t, len(set(g.agents)), g) for t, g in enumerate(extra, len(TOPOLOGIES))]
     sizes = {"T": len(TOPOLOGIES) + len(extra), "K": MAX_AGENTS, "N": MAX_NODES}
     tables = zeros(GraphTables, sizes)
-    for t, count, g in rows:
+    for t, count, g in graphs:
         place = t, count - 1
         tables.predecessors[place][: g.num_nodes] = g.predecessors
         tables.agents[place][: g.num_nodes] = g.agents
