@@ -78,7 +78,7 @@ def _mix(x: Any) -> Any:
 
 @inner
 def hash_u64(key: Any, stream: Any, a: Any, b: Any) -> Any:
-    """64 random bits that belong to (key, stream, a, b)."""
+    """Return 64 random bits, a function of (key, stream, a, b)."""
     x = key + np.uint64(stream) * _STEP_S + np.uint64(a) * _STEP_A
     x = _mix(x + _GOLDEN)
     return _mix(x + np.uint64(b) * _STEP_B + _GOLDEN)
@@ -86,19 +86,19 @@ def hash_u64(key: Any, stream: Any, a: Any, b: Any) -> Any:
 
 @inner
 def uniform(key: Any, stream: Any, a: Any, b: Any) -> float:
-    """A uniform number in (0, 1), never 0 or 1."""
+    """Return a uniform number in (0, 1), never 0 or 1."""
     return float((hash_u64(key, stream, a, b) >> _S11) + 0.5) * _TO_UNIT
 
 
 @inner
 def normal(key: Any, stream: Any, a: Any, b: Any) -> float:
-    """A standard normal number."""
+    """Return a standard normal number."""
     return normal_quantile(uniform(key, stream, a, b))
 
 
 @inner
 def normal_quantile(p: float) -> float:
-    """Inverse of the standard normal distribution function for p in (0, 1) (AS 241, PPND16)."""
+    """Return the standard normal quantile of p in (0, 1) (AS 241, PPND16)."""
     q = p - 0.5
     if abs(q) <= 0.425:
         return _ratio(q, _MIDDLE, 0.180625 - q * q)
@@ -120,7 +120,7 @@ def _ratio(factor: float, coefficients: Any, r: float) -> float:
 
 @inner
 def draw(cdf: Any, u: float) -> int:
-    """Index of the first cumulative share above u."""
+    """Return the index of the first cumulative share above u."""
     for i in range(cdf.shape[0] - 1):
         if u < cdf[i]:
             return i
@@ -136,11 +136,11 @@ def cumulative(weights: ArrayLike) -> NDArray[np.float64]:
 def uniform_array(
     keys: NDArray[np.uint64], stream: int, a: NDArray[np.int64], b: NDArray[np.int64] | int = 0
 ) -> NDArray[np.float64]:
-    """`uniform` for arrays, in NumPy: the form in which policies outside the kernel draw.
+    """Return uniform numbers for arrays, in NumPy, for policies and teams outside compiled code.
 
     Args:
-        keys: (n,) one key a row.
-        stream: which use the numbers are for (`STREAM_POLICY` for policies).
+        keys: (n,) one key for each row.
+        stream: what the numbers are for (`STREAM_POLICY` for policies).
         a: (n,) first coordinate, for example how many decisions the row has made.
         b: (n,) or a number: second coordinate.
 

@@ -1,4 +1,4 @@
-"""Servers in virtual time: stretches of engine steps, jumped in closed form.
+"""Servers in virtual time: stretches of engine steps, computed in closed form.
 
 A server at a step boundary plans its next step (`start_step`). If the step prefills, it is run on
 its own; if every running request only decodes, all steps until the first of them ends are one
@@ -7,8 +7,8 @@ tokens as there are requests. A stretch is cut at the boundary after the present
 something happens that the next step must see: a submission while a slot is free, or a co-located
 model that begins or ceases to have work.
 
-Everything that happens at one instant is seen by the steps that start at it: servers touched at an
-instant are marked dirty and planned together, by `flush`, before time moves on.
+A step sees everything that happens at the instant at which it starts: servers whose state changes
+at an instant are marked dirty and planned together, by `flush`, before time moves on.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _AT_ONCE = 16  # finish clocks in a line of the processor's cache
 
 @inner
 def clear_work(cluster: Cluster, e: int, m: int) -> None:
-    """Leave a server without calls, steps and cached blocks."""
+    """Remove a server's calls, steps and cached blocks."""
     server = cluster.server[e, m]
     server.steps = 0
     server.lead = 0
@@ -79,7 +79,7 @@ def clear_work(cluster: Cluster, e: int, m: int) -> None:
 
 @inner
 def reset_cluster(cluster: Cluster, e: int) -> None:
-    """Empty servers, at time 0, with nothing polled yet."""
+    """Reset the servers: empty, at time 0, with nothing polled yet."""
     for m in range(cluster.card.shape[0]):
         cluster.server[e, m] = _SERVER[0]
         clear_work(cluster, e, m)
@@ -98,7 +98,7 @@ def reset_cluster(cluster: Cluster, e: int) -> None:
 
 @inner
 def next_request(cluster: Cluster, e: int) -> int:
-    """The request id that the next submission takes."""
+    """Return the request id that the next submission takes."""
     counts = cluster.counts[e]
     if counts[FREE_IDS] > 0:
         return int(cluster.free[e, counts[FREE_IDS] - 1])
@@ -125,7 +125,7 @@ def submit(
 ) -> int:
     """Put a call into the queue of server `m` and return its request id.
 
-    The caller fills in whose call it is (`query`, `node`, `phase`).
+    The caller sets the call that it serves (`query`, `node`, `phase`).
     """
     identity = next_request(cluster, e)
     request = cluster.request[e, identity]
@@ -163,7 +163,7 @@ def submit(
 
 @inner
 def step_cost_s(card: Any, seqs: int, kv_tokens: int, tokens: int, attention: float) -> float:
-    """Duration of a step without neighbours (`StepCost`) that computes `tokens` tokens."""
+    """Return the duration of a step that computes `tokens` tokens, without co-located models."""
     cost_s = (
         card.base_s
         + card.per_seq_s * seqs
@@ -178,7 +178,7 @@ def step_cost_s(card: Any, seqs: int, kv_tokens: int, tokens: int, attention: fl
 
 @inner
 def stretch_s(server: Any, steps: int) -> float:
-    """Duration of the first `steps` >= 1 steps of the server's stretch."""
+    """Return the duration of the first `steps` >= 1 steps of the server's stretch."""
     alike = steps - server.lead
     return float(
         server.lead_s + alike * server.step_s + server.growth_s * (0.5 * alike * (alike - 1))
@@ -187,7 +187,7 @@ def stretch_s(server: Any, steps: int) -> float:
 
 @inner
 def steps_begun(server: Any, now_s: float) -> int:
-    """Steps of the stretch that have begun by `now_s`: its end is the next boundary."""
+    """Return how many steps of the stretch have begun by `now_s`; the last one's end is next."""
     elapsed = now_s - server.start_s - server.lead_s
     if server.lead and elapsed <= 0.0:
         return 1
@@ -214,7 +214,7 @@ def cut_short(cluster: Cluster, e: int, m: int, now_s: float, more: int) -> None
 
 @inner
 def note_first_finish(cluster: Cluster, e: int, m: int) -> None:
-    """Keep the least finish clock of the running requests, and which of them has it."""
+    """Note the least finish clock of the running requests, and the request that has it."""
     server = cluster.server[e, m]
     least = FAR_CLOCK << 32  # clock and index in one number: a minimum without branches
     for i in range(server.running):
@@ -226,7 +226,7 @@ def note_first_finish(cluster: Cluster, e: int, m: int) -> None:
 
 @inner
 def steps_within_cache(cluster: Cluster, e: int, m: int, steps: int) -> int:
-    """Number of `steps` further decoding steps with blocks for all running requests (>= 1)."""
+    """Return how many of `steps` decoding steps have blocks for all running requests, >= 1."""
     server = cluster.server[e, m]
     usable = cluster.card[m].usable_blocks
     if blocks_held_at_most(cluster, e, m, steps * server.decoders) <= usable:
@@ -243,7 +243,7 @@ def steps_within_cache(cluster: Cluster, e: int, m: int, steps: int) -> int:
 
 @inner
 def start_step(cluster: Cluster, e: int, m: int, now_s: float, busy_peers: int) -> None:
-    """Plan what server `m` does from the boundary at `now_s` on."""
+    """Plan the stretch of server `m` that begins at `now_s`."""
     server = cluster.server[e, m]
     card = cluster.card[m]
     server.start_s = now_s
@@ -336,9 +336,9 @@ def decodes_after_lead(cluster: Cluster, e: int, m: int, evictions: int, steps: 
 
 @inner
 def note_first_tokens(cluster: Cluster, e: int, m: int, count: int, end_s: float) -> None:
-    """Requests whose prefill the step being planned completes emit their first token at its end.
+    """Set the first-token time of requests whose prefill the step being planned completes.
 
-    They are among the last `count` of the running list; evicted ones that return have had theirs.
+    They are among the last `count` of the running list; evicted ones that return have it already.
     """
     running = cluster.server[e, m].running
     for i in range(max(running - count, 0), running):
@@ -351,10 +351,10 @@ def note_first_tokens(cluster: Cluster, e: int, m: int, count: int, end_s: float
 
 @inner
 def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
-    """The stretch of server `m` ends now: move its clock and take out the requests that ended.
+    """End the stretch of server `m` now: advance its clock and take out the requests that ended.
 
     Returns:
-        How many ended; their ids stand in `cluster.done`. Release them after use.
+        Number of requests that ended; `cluster.done` has their ids. Release them after use.
     """
     server = cluster.server[e, m]
     card = cluster.card[m]
@@ -393,9 +393,9 @@ def finish_stretch(cluster: Cluster, e: int, m: int, now_s: float) -> int:
 
 @inner
 def next_ended(cluster: Cluster, e: int, m: int, start: int) -> int:
-    """Index of the first running request from `start` on that has ended; `running` if none has.
+    """Return the index of the first running request from `start` on that has ended, or `running`.
 
-    Of many, sixteen at a time are passed over: a processor compares them at once.
+    Sixteen are skipped at a time: a processor compares them at once.
     """
     server = cluster.server[e, m]
     clock, running = server.clock, int(server.running)
@@ -414,7 +414,7 @@ def next_ended(cluster: Cluster, e: int, m: int, start: int) -> int:
 
 @inner
 def flush(cluster: Cluster, e: int, now_s: float) -> None:
-    """Start the steps of all servers that stand at a boundary at `now_s`."""
+    """Start the steps of all servers that are at a boundary at `now_s`."""
     dirty = np.uint32(cluster.counts[e, DIRTY])
     cluster.counts[e, DIRTY] = 0
     before = cluster.busy[e]
@@ -437,7 +437,7 @@ def flush(cluster: Cluster, e: int, now_s: float) -> None:
 
 @inner
 def bits(mask: Any) -> int:
-    """Number of set bits."""
+    """Return the number of set bits."""
     count = 0
     while mask:
         mask &= mask - _ONE
@@ -447,7 +447,7 @@ def bits(mask: Any) -> int:
 
 @inner
 def next_end(cluster: Cluster, e: int) -> tuple[float, int]:
-    """The earliest end of a stretch: (time, server); (infinity, 0) when all idle."""
+    """Return the earliest end of a stretch: (time, server); (infinity, 0) if all are idle."""
     best = 0
     end_s = cluster.end_s[e, 0]
     for m in range(1, cluster.end_s.shape[1]):

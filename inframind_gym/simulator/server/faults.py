@@ -15,10 +15,10 @@ conditions. What happens is what live servers show:
 - The readings of a poll that are late arrive so many polls later; those that are lost never do.
   Health checks are not concerned.
 
-A client that waits no longer aborts its call. All calls of a cluster have one limit, so they time
-out in the order in which they were sent: a list, linked both ways, that an answered call leaves at
-once. vLLM learns of an abort between two steps. A waiting request loses its place; a running one
-goes with the step under way, and all that it computed is lost.
+A client aborts a call that takes longer than its time limit. All calls of a cluster have the same
+limit, so they time out in the order in which they were sent: they are in a doubly linked list,
+which an answered call leaves at once. vLLM learns of an abort between two steps. A waiting request
+loses its place; a running one ends with the step under way, and all that it computed is lost.
 
 At one instant faults come after the ends of steps and arrivals, then time-outs, then polls.
 """
@@ -112,7 +112,7 @@ class Faults:
     Args:
         faults: The entries.
         pool: The servers; readings are late by whole polls of it.
-        usable: Bit mask of the models that are in service at all.
+        usable: Bit mask of the models that are in service.
 
     Attributes:
         size: Most changes of conditions in a stream, the last at infinity; 0: there are no faults.
@@ -125,16 +125,16 @@ class Faults:
 
     def __init__(self, faults: Sequence[Fault], pool: PoolConfig, usable: int) -> None:
         self._faults = tuple(faults)
-        self._every = tuple(m for m in range(len(pool.models)) if usable >> m & 1)
+        self._in_service = tuple(m for m in range(len(pool.models)) if usable >> m & 1)
         self._models = [None if f.model is None else pool.index(f.model) for f in faults]
         self._late = [0] * len(faults)
         self.late_polls = self.size = 0
         for i, (fault, model) in enumerate(zip(faults, self._models, strict=True)):
-            if model is not None and model not in self._every:
+            if model is not None and model not in self._in_service:
                 raise ConfigError(f"faults: {fault.model} is one of down_models")
             touched = 1
             if fault.kind == "telemetry":
-                touched = len(self._every) if model is None else 1
+                touched = len(self._in_service) if model is None else 1
                 self._late[i] = LOST
                 if fault.delay_s is not None:
                     self._late[i] = math.ceil(fault.delay_s / pool.metrics_poll_s)
@@ -160,19 +160,19 @@ class Faults:
         out = np.zeros(self.size, FAULT)
         out["at_s"], out["pace"] = np.inf, 1.0
         spans = [span for i in range(len(self._faults)) for span in self._spans(i, key, until_s)]
-        now: dict[int, tuple[float, int, int]] = {}
+        present: dict[int, tuple[float, int, int]] = {}  # condition of each model
         row = 0
-        for at_s in sorted({time for _, _, *times in spans for time in times}):
-            active = [(i, on) for i, on, from_s, to_s in spans if from_s <= at_s < to_s]
-            for m in self._every:
-                mine = [i for i, models in active if m in models]
+        for at_s in sorted({time_s for _, _, from_s, to_s in spans for time_s in (from_s, to_s)}):
+            active = [(i, models) for i, models, from_s, to_s in spans if from_s <= at_s < to_s]
+            for m in self._in_service:
+                entries = [i for i, models in active if m in models]
                 condition = (
-                    math.prod(self._faults[i].factor or 1.0 for i in mine),
-                    max((self._late[i] for i in mine), default=0),
-                    int(any(self._faults[i].kind == "down" for i in mine)),
+                    math.prod(self._faults[i].factor or 1.0 for i in entries),
+                    max((self._late[i] for i in entries), default=0),
+                    int(any(self._faults[i].kind == "down" for i in entries)),
                 )
-                if condition != now.get(m, (1.0, 0, 0)):
-                    now[m] = condition
+                if condition != present.get(m, (1.0, 0, 0)):
+                    present[m] = condition
                     pace, late, down = condition
                     out[row] = (at_s, pace, late, m, down)
                     row += 1
@@ -194,15 +194,15 @@ class Faults:
                 times.append((time_s, end_s))
                 time_s = end_s + rng.exponential(fault.every_s)
         for from_s, to_s in times:
-            models = self._every if model is None else (model,)
+            models = self._in_service if model is None else (model,)
             if model is None and fault.kind != "telemetry":
-                models = (self._every[int(rng.integers(len(self._every)))],)
+                models = (self._in_service[int(rng.integers(len(self._in_service)))],)
             yield i, models, from_s, to_s
 
 
 # What faults do to servers, compiled
 
-ABORTED = -1  # as `query` of a request that nobody waits for
+ABORTED = -1  # as `query` of a request that was aborted while it ran
 
 # What happens next at the servers (`next_event`), in the order in which it does at one instant.
 STRETCH_ENDS, OUTSIDE, CHANGES, TIMES_OUT, POLL = range(5)
@@ -264,7 +264,7 @@ def watch(cluster: Cluster, e: int, identity: int, attempt: int) -> None:
 
 @inner
 def unwatch(cluster: Cluster, e: int, identity: int) -> None:
-    """The request is answered, or given up: leave the list; nothing where it is in none."""
+    """Stop waiting for a request: take it out of the list, if it is there."""
     counts = cluster.counts[e]
     timer = cluster.timer[e, identity]
     if timer.watched == 0:
@@ -288,7 +288,7 @@ def abort(cluster: Cluster, e: int, identity: int, now_s: float) -> None:
     server = cluster.server[e, m]
     card = cluster.card[m]
     for i in range(server.running):
-        if cluster.running[e, m, i] == identity:  # it ends with the step under way, for nobody
+        if cluster.running[e, m, i] == identity:  # it ends with the step under way
             request.query = ABORTED
             cut_short(cluster, e, m, now_s, 0)
             last = server.clock + server.steps
@@ -313,12 +313,12 @@ def abort(cluster: Cluster, e: int, identity: int, now_s: float) -> None:
 
 @inner
 def change_condition(cluster: Cluster, e: int, now_s: float, polls: int) -> int:
-    """The next change happens now.
+    """Apply the next change of a server's condition, now.
 
-    The calls of a server that goes down are taken out of it; whoever waits for them gives them up.
+    The calls of a server that goes down are taken out of it; the caller has to end them.
 
     Returns:
-        Its server m; m + M where it has come back.
+        Its server m; m + M if the server has come back.
     """
     fault = cluster.fault[e, cluster.counts[e, NEXT_FAULT]]
     cluster.counts[e, NEXT_FAULT] += 1
@@ -350,7 +350,7 @@ def is_down(cluster: Cluster, e: int, m: int) -> bool:
 
 @inner
 def forget_future(cluster: Cluster, e: int, identity: int, now_s: float) -> None:
-    """A call is lost: it has not had what its server had planned."""
+    """Undo what the server had planned for a call that is lost: a first token after `now_s`."""
     request = cluster.request[e, identity]
     if request.first_token_s > now_s:
         request.first_token_s = np.nan
@@ -358,7 +358,7 @@ def forget_future(cluster: Cluster, e: int, identity: int, now_s: float) -> None
 
 @inner
 def empty_servers_down(cluster: Cluster, e: int) -> None:
-    """Take out what was sent to servers that are down, after it was given up."""
+    """Empty the servers that are down, after the caller has ended their calls."""
     for m in range(cluster.card.shape[0]):
         if cluster.condition[e, m].down == 1:
             empty_server(cluster, e, m)
@@ -366,7 +366,7 @@ def empty_servers_down(cluster: Cluster, e: int) -> None:
 
 @inner
 def empty_server(cluster: Cluster, e: int, m: int) -> None:
-    """Take all calls out of a server; the ids of those that are waited for are not released."""
+    """Take all calls out of a server; the ids of watched ones are not released."""
     server = cluster.server[e, m]
     for i in range(server.running):
         identity = cluster.running[e, m, i]

@@ -1,13 +1,13 @@
-"""The kernel from outside: servers that take requests, and time that somebody else lets run.
+"""`OpenLoop`: simulated servers that take requests from a caller, which also lets time run.
 
-servers = OpenLoop(cards(pool), max_requests=1000)
-request = servers.submit(0, priority=0.0, prompt_tokens=100, output_tokens=20)
-ended = servers.advance(3.0)  # virtual s
-next_s = servers.look()  # servers.tokens[request] are out
+    servers = OpenLoop(cards(pool), max_requests=1000)
+    request = servers.submit(0, priority=0.0, prompt_tokens=100, output_tokens=20)
+    ended = servers.advance(3.0)  # virtual s
+    event_s, token_s = servers.look()  # servers.tokens[request] are out
 
-`replay_requests` serves requests whose times are known: what calibration fits against request logs,
-what the tests hold against the step-by-step reference and what `python -m benchmarks speed` times.
-At one instant the ends of steps come first, then what is submitted, faults, time-outs and polls.
+`replay_requests` serves requests whose times are known. Calibration fits it to request logs, tests
+compare it with the step-by-step reference, and `python -m benchmarks speed` times it. At one
+instant the ends of steps come first, then submissions, faults, time-outs and polls.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from inframind_gym.simulator.server.telemetry import NO_NEWS, kv_use, news_of, r
 
 _LOOP: Final = record(
     "f8: now_s next_token_s",
-    "f8: poll_s",  # infinity: nobody polls
+    "f8: poll_s",  # between two polls; infinity: none
     "f8: timeout_s",  # of requests; infinity: none
     "i8: polls",
     "i8: planned",  # planned requests that have been submitted
-    "i8: gathers",  # 1: go on when requests end, whose records stand at their places
+    "i8: gathers",  # 1: go on when requests end; records are written in the order planned
     "i8: refused",  # 1: a request was sent to a server that is down
 )
 PLANNED: Final = record(
@@ -75,7 +75,7 @@ ENDED: Final = record(
     "f8: admitted_s",  # NaN: never
     "f8: first_token_s finish_s",
     "i4: request",
-    "i4: call",  # the caller's number; of a planned request its place
+    "i4: call",  # the caller's number; of a planned request its index
     "i4: evictions",
     "i4: failed",  # 1: it timed out, or its server went down
 )
@@ -85,11 +85,11 @@ class OpenLoop:
     """Simulated servers in virtual time, which passes only in `advance` and `serve`.
 
     Args:
-        card: (M,) server cards (`inframind_gym.simulator.server.state.cards(pool)`). Constants of
-            their steps may be changed: they hold from the next stretch of steps on.
-        max_requests: most requests that run and wait.
+        card: (M,) server cards (`inframind_gym.simulator.server.state.cards(pool)`). The constants
+            of their steps may be changed; changes hold from the next stretch of steps on.
+        max_requests: largest number of requests that run or wait at a time.
         poll_s: interval at which the metrics are polled; infinity: never.
-        timeout_s: after which a request is aborted and has failed; infinity: never.
+        timeout_s: seconds after which a request is aborted and has failed; infinity: never.
         faults: (F,) FAULT, changes of the servers' conditions, by time, the last at infinity;
             requests at a server that is down fail.
         late_polls: polls by which readings are late at most.
@@ -97,7 +97,7 @@ class OpenLoop:
     Attributes:
         tokens: (R,) tokens that each request has emitted, as of the last `look`.
         metrics: (3, M) as they were polled last: QUEUE, E2E (NaN before there is any), KV.
-        taken_s: (M,) when each server's were.
+        taken_s: (M,) time of each server's metrics.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class OpenLoop:
         late_polls: int = 0,
     ) -> None:
         changes = 0 if faults is None else len(faults)
-        # What was aborted while it ran keeps its place until the step ends.
+        # A request that is aborted while it runs keeps its place until the step ends.
         places = max_requests + int(card["max_num_seqs"].sum())
         self._cluster = allocate(card, 1, places, changes, late_polls)
         if faults is not None:
@@ -154,15 +154,15 @@ class OpenLoop:
         return request
 
     def abort(self, request: int) -> None:
-        """Take out a request that has not ended; one that runs goes with the step under way."""
+        """Abort a request that has not ended; a running one leaves at the end of the step."""
         self._abort(self._cluster, self.now_s, request)
 
     def advance(self, until_s: float) -> NDArray[Any]:
         """Let time run until requests end or fail, or until `until_s`.
 
         Returns:
-            ENDED records of those that ended at `now_s`, to be read before the next call; none:
-            it is `until_s`, or nothing is under way, or a server is back before a finite `until_s`.
+            ENDED records of those that ended at `now_s`, to be read before the next call. None at
+            `until_s`, when all are idle, or when a server is back before a finite `until_s`.
         """
         until_s = max(until_s, self.now_s)
         state = (self._cluster, self._loop, self._planned, self.metrics, self.taken_s)
@@ -183,17 +183,17 @@ class OpenLoop:
         return self._ended[: len(planned)]
 
     def look(self) -> tuple[float, float]:
-        """Count `tokens`, of all that run.
+        """Update `tokens` of all running requests.
 
         Returns:
             Times of the next event (a server ends a stretch of steps, or the first of them, which
-            may emit first tokens) and of the next token of any request; infinity where all idle.
+            may emit first tokens) and of the next token of any request; infinity if all are idle.
         """
         event_s = self._look(self._cluster, self._loop, self.tokens)
         return float(event_s), float(self._loop[0]["next_token_s"])
 
     def evictions(self, requests: list[int]) -> int:
-        """Return how often requests that have not ended were evicted, all together."""
+        """Return how often the `requests`, which have not ended, were evicted in total."""
         return int(self._cluster.request["evictions"][0, requests].sum())
 
     def began_s(self, request: int) -> tuple[float, float]:
@@ -208,7 +208,7 @@ class OpenLoop:
         return int(state["running"]), int(state["waiting"]), float(share)
 
     def use_all(self) -> None:
-        """Serve a request and abort one: all that is compiled is compiled then."""
+        """Serve a request and abort one, so that every entry point is compiled."""
         for _ in range(2):
             request = self.submit(0, 0.0, 1, 2)
         self.look()
@@ -232,7 +232,7 @@ def replay_requests(
     timeout_s: float = NEVER_S,
     faults: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Serve requests that arrive at given times and say what became of each.
+    """Serve requests that arrive at given times, and return the result of each.
 
     Args:
         card: (M,) server cards (`inframind_gym.simulator.server.state.cards(pool)`).
@@ -241,13 +241,13 @@ def replay_requests(
         prompt_tokens: (n,) tokens to prefill, at least 1.
         output_tokens: (n,) tokens to emit, at least 1.
         priority: (n,) lower first; without it, first come first served.
-        timeout_s: after which a client aborts its request.
+        timeout_s: seconds after which a client aborts its request.
         faults: as of `OpenLoop`; requests at a server that is down are lost.
 
     Returns:
         (n,) SERVED records: start of the step of first admission, end of the step that emitted the
-        first token, end of the last step, s; and how often it was evicted. Of one that was aborted
-        or lost NaN and 0.
+        first token, end of the last step, s; and how often it was evicted. NaN and 0 for requests
+        that were aborted or lost.
 
     Raises:
         InfraMindError: a request can never fit the KV cache of its server.
@@ -259,13 +259,13 @@ def replay_requests(
     planned["submit_s"], planned["priority"] = times, 0.0 if priority is None else priority
     planned["server"], planned["prompt_tokens"] = server, prompt_tokens
     planned["output_tokens"] = output_tokens
-    its = card[planned["server"]]
-    needed = -(-(planned["prompt_tokens"] + planned["output_tokens"]) // its["block_size"])
-    if (too_long := needed > its["usable_blocks"]).any():
+    cards = card[planned["server"]]
+    needed = -(-(planned["prompt_tokens"] + planned["output_tokens"]) // cards["block_size"])
+    if (too_long := needed > cards["usable_blocks"]).any():
         i = int(np.argmax(too_long))
         raise InfraMindError(
             f"request {i} needs {needed[i]} KV blocks and its server has "
-            f"{its['usable_blocks'][i]}; raise num_kv_blocks or drop the request"
+            f"{cards['usable_blocks'][i]}; raise num_kv_blocks or drop the request"
         )
     ended = OpenLoop(card, len(times), timeout_s=timeout_s, faults=faults).serve(planned)
     out = np.empty(len(times), SERVED)
@@ -275,7 +275,7 @@ def replay_requests(
     return out
 
 
-# Compiled; `cluster` is that of one environment, `time` and `loop` hold its _LOOP record.
+# Compiled, for environment 0 of `cluster`; `loop` is (1,) _LOOP, `time` its record.
 
 _reset: Final = jit(reset_cluster)
 
@@ -308,7 +308,7 @@ def _abort(cluster: Cluster, now_s: float, identity: int) -> None:
 def _note_end(
     cluster: Cluster, time: Any, identity: int, failed: int, ended: NDArray[Any], count: int
 ) -> None:
-    """Write what became of a request behind `count` others; nobody waits for it any more."""
+    """Write the result of a request behind `count` others, and stop waiting for it."""
     request = cluster.request[0, identity]
     record = ended[request.query if time.gathers else count]
     record.submit_s = request.submit_s
@@ -324,7 +324,7 @@ def _note_end(
 
 @inner
 def _lose_requests(cluster: Cluster, time: Any, ended: NDArray[Any], count: int) -> int:
-    """Write the requests at servers that are down behind `count` others; return the new count."""
+    """Fail the requests at servers that are down; return the new `count` of results."""
     identity = int(cluster.counts[0, OLDEST])
     while identity != NO_REQUEST:
         following = int(cluster.timer[0, identity].newer)
@@ -414,7 +414,7 @@ def _advance(
 
 @jit
 def _look(cluster: Cluster, loop: NDArray[Any], tokens: NDArray[np.int64]) -> float:
-    """Count the tokens of what runs; write the time of the next one, return that of an event."""
+    """Carry out `OpenLoop.look`; return the time of the next event."""
     time = loop[0]
     if cluster.counts[0, DIRTY]:
         flush(cluster, 0, time.now_s)

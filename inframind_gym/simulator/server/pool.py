@@ -32,7 +32,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 def _number_as_text(value: Any) -> Any:
-    """Take 4 for "4": YAML makes numbers of what a command line and an environment hold."""
+    """Return a number as text: YAML reads 4 where a command line needs "4"."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -76,7 +76,7 @@ Weights = Annotated[  # those of tiny: are made by `live/weights.py`
 
 @inner
 def computing_s(step: Any, tokens: float) -> float:
-    """Time that computing so many tokens adds to reading the weights, of a `StepCost` or CARD."""
+    """Return the time that computing `tokens` adds to reading the weights (`StepCost` or CARD)."""
     alone_s = step.per_new_token_s * tokens
     if step.roofline_power == 1.0:
         return float(alone_s)
@@ -95,7 +95,7 @@ class StepCost(StrictModel):
     + sparse_s * (1 - exp(-new_tokens / sparse_tokens))`, times the co-location factor of its GPU
     (`GpuConfig`), where p is `roofline_power`. The first term is a roofline: reading the weights
     and computing overlap, the more the larger p is. With p = 1 they add up. The last term is for
-    mixtures of experts: a step reads those that a token of it was sent to.
+    mixtures of experts: a step reads the experts that its tokens are routed to.
     """
 
     base_s: Positive  # reading the weights, launching the kernels
@@ -107,7 +107,7 @@ class StepCost(StrictModel):
     )
     sparse_s: NonNegative = 0.0  # for reading all experts, when there are tokens for all
     sparse_tokens: Positive = 16.0  # that reach 63 % of them: experts over experts a token
-    # Not dumped at its default, so that the hash of a card that lacks it stays what it was.
+    # Not dumped at its default, so that it does not change the hash of a card.
     roofline_power: Annotated[Positive, Field(ge=1.0)] = Field(1.0, exclude_if=lambda p: p == 1.0)
 
     def computing_s(self, new_tokens: float) -> float:
@@ -116,7 +116,7 @@ class StepCost(StrictModel):
 
 
 class Evidence(StrictModel):
-    """Load that a card was fitted to: outside of it, and where it is silent, the card guesses."""
+    """Load that a card was fitted to; outside of it, the card is an extrapolation."""
 
     sequences: tuple[PositiveInt, PositiveInt]  # that ran at once, fewest and most
     new_tokens: tuple[PositiveInt, PositiveInt]  # of a step, fewest and most
@@ -172,8 +172,8 @@ class ServerCard(StrictModel):
     def calls_at_once(self, prompt_tokens: float, output_tokens: float) -> int:
         """Return how many calls of a mean length run at once, in all engines.
 
-        Slots count where the KV cache is ample. Where it is not, it holds so many calls: a call
-        that is met running is longer than the mean, and has half of its output.
+        These are the slots, or fewer if the KV cache holds fewer calls with all of their output.
+        (Running calls are longer than the mean, but have only half of their output.)
         """
         cached = max(prompt_tokens - self.shared_prefix_tokens, 1.0) + output_tokens
         held = (self.num_kv_blocks - 1) * self.block_size - self.shared_prefix_tokens
@@ -216,15 +216,15 @@ class ModelConfig(StrictModel):
 
     name: Value  # as the server knows it, e.g. "meta-llama/Llama-3.1-8B-Instruct"
     alias: Name  # as policies and workloads know it, e.g. "llama-8b"
-    gpu: str = ""  # name of a GpuConfig; the first of `gpus` where it is not given
+    gpu: str = ""  # name of a GpuConfig; by default the first of `gpus`
     params_b: Positive  # billions of parameters
     gpu_memory_frac: Annotated[Fraction, Field(gt=0)]
     port: Port | None = None
     url: Url | None = None  # of a server that runs already; instead of a port
-    # How `inframind pool up` starts its server; nothing else takes notice.
-    path: Weights | None = None  # of the weights: a folder, a name on the Hugging Face hub, or
-    # tiny:LAYERSxWIDTH, made on the spot with random weights
-    # and converted once; without it the name
+    # How `inframind pool up` starts its server; nothing else reads these.
+    # Weights: a folder, a name on the Hugging Face hub, or tiny:LAYERSxWIDTH (random ones, made on
+    # the spot and converted once); None: `name`
+    path: Weights | None = None
     tensor_parallel: PositiveInt = 1  # GPUs that share its layers
     gpus: tuple[str, ...] = ()  # their names if they are several; the first is `gpu`
     load_format: Value | None = None  # "dummy": random weights
@@ -322,7 +322,7 @@ class PoolConfig(StrictModel):
         return (f"server cards that are estimates, not measured: {', '.join(self.estimates)}",)
 
     def gpu_of(self, model: ModelConfig) -> GpuConfig:
-        """The GPU that a model is on, the first if it is on several."""
+        """Return the GPU that a model is on, the first if it is on several."""
         return next(gpu for gpu in self.gpus if gpu.name == model.gpu)
 
     @property

@@ -1,4 +1,4 @@
-"""Scheduling of one engine step: the rules of vLLM V1's scheduler, a function each.
+"""Scheduling of one engine step: the rules of vLLM V1's scheduler, one function for each.
 
 Running requests first, in order of admission; then waiting ones by (priority, submission), the
 order of `goes_before` (`workflow.lifecycle.priority` sets priorities), while the
@@ -6,9 +6,9 @@ token budget and the slots last. Prefill is chunked, so at most one request, the
 running, is ever partly prefilled. A waiting request is admitted only if all it has to prefill fits
 the free KV blocks, and the head of the queue blocks those behind it. If a running request cannot
 get a block, the running request with the largest (priority, submission) is evicted and later
-recomputed; a step that evicts admits nobody. With one priority for all, that is vLLM's policy
-`fcfs`, too. Source: vLLM 0.32 `v1/core/sched/scheduler.py`, whose own decisions the tests hold this
-against (`tests/simulator/vllm_scheduler`).
+recomputed; a step that evicts admits none. With one priority for all, that is vLLM's policy `fcfs`,
+too. Source: vLLM 0.32 `v1/core/sched/scheduler.py`; tests compare the decisions of both
+(`tests/simulator/vllm_scheduler`).
 
 Time advances by the *clock*, the number of engine steps a server has done. A decoding request is
 described by two numbers that do not change while it runs: the clock at which it ends and its
@@ -24,11 +24,11 @@ returns, so the blocks that a waiting one left are overtaken by none behind them
 taken again follows from two counts per server, kept only while evicted requests wait (vLLM 0.32
 `v1/core/block_pool.py`).
 
-*Async scheduling* plans a step while the one before it runs, not knowing what comes of it. A
-request that arrives during a step is served by the next but one: it is *unseen* by the step being
-planned. A request that ends with a step keeps its slot and its blocks from the next one's requests:
-it is *leaving*, and may even be evicted. A step with nothing to do otherwise is planned again, with
-everything known (vLLM 0.32 `v1/core/sched/async_scheduler.py`, `v1/engine/core.py`).
+*Async scheduling* plans a step while the one before it runs, without that one's results. A request
+that arrives during a step is served by the next but one: it is *unseen* by the step being planned.
+A request that ends with a step still holds its slot and its blocks in the next one: it is
+*leaving*, and may even be evicted. A step with nothing to do is planned again after the results of
+the step before (vLLM 0.32 `v1/core/sched/async_scheduler.py`, `v1/engine/core.py`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def push(heap: Any, size: int, priority: float, seq: int, request: int) -> None:
 
 @inner
 def remove(heap: Any, size: int, request: int) -> None:
-    """Take the entry of a request out of a heap of `size` entries that has it."""
+    """Take the entry of a request out of a heap of `size` entries that contains it."""
     hole = 0
     while heap[hole].request != request:
         hole += 1
@@ -111,13 +111,13 @@ def pop(heap: Any, size: int) -> int:
 
 @inner
 def blocks_for(tokens: int, block_size: int) -> int:
-    """KV blocks that hold `tokens` tokens."""
+    """Return the number of KV blocks that hold `tokens` tokens."""
     return (tokens + block_size - 1) // block_size
 
 
 @inner
 def blocks_held_by(cluster: Cluster, e: int, m: int, index: int, clock: int) -> int:
-    """Blocks of the running request at `index` when the clock stands at `clock`."""
+    """Return the blocks of the running request at `index` when the clock is `clock`."""
     size = cluster.card[m].block_size
     if cluster.finish_clock[e, m, index] == FAR_CLOCK:
         return blocks_for(cluster.request[e, cluster.running[e, m, index]].computed, size)
@@ -126,7 +126,7 @@ def blocks_held_by(cluster: Cluster, e: int, m: int, index: int, clock: int) -> 
 
 @inner
 def blocks_held(cluster: Cluster, e: int, m: int, clock: int) -> int:
-    """Blocks of the running requests when the clock stands at `clock`, counted one by one."""
+    """Return the blocks of the running requests when the clock is `clock`, counted one by one."""
     held = 0
     for i in range(cluster.server[e, m].running):
         held += blocks_held_by(cluster, e, m, i, clock)
@@ -135,7 +135,7 @@ def blocks_held(cluster: Cluster, e: int, m: int, clock: int) -> int:
 
 @inner
 def blocks_held_at_most(cluster: Cluster, e: int, m: int, more_tokens: int) -> int:
-    """A bound on the blocks of the running requests, each one rounded up by a whole block."""
+    """Return an upper bound of the running requests' blocks, each rounded up by a whole block."""
     server = cluster.server[e, m]
     blocks = (server.kv_tokens + more_tokens) // cluster.card[m].block_size
     return int(blocks + server.running)
@@ -152,11 +152,11 @@ def keep_blocks(cluster: Cluster, e: int, m: int, held: int, full_blocks: int) -
 
 @inner
 def findable_tokens(cluster: Cluster, e: int, m: int, index: int, served: bool) -> int:
-    """Tokens that can be found of those that the decoding request at `index` has computed.
+    """Return how many computed tokens of the decoding request at `index` can be found again.
 
-    With async scheduling, the last one isn't there yet, unless it is one of the prompt or the
+    With async scheduling, the last one is not there yet, unless it is one of the prompt or the
     request was `served` in the step being planned. (The token that this would compute is entered at
-    once, too. Nobody finds it: its block is the first to be taken.)
+    once, too. It is never found: its block is the first to be taken.)
     """
     server = cluster.server[e, m]
     computed = int(cluster.base_tokens[e, m, index] + server.clock)
@@ -167,7 +167,7 @@ def findable_tokens(cluster: Cluster, e: int, m: int, index: int, served: bool) 
 
 @inner
 def take_blocks_back(cluster: Cluster, e: int, m: int, identity: int, held: int) -> int:
-    """An evicted request returns when `held` blocks are in use: how many of its own it finds."""
+    """Return how many blocks an evicted request finds when it returns with `held` in use."""
     server = cluster.server[e, m]
     card = cluster.card[m]
     request = cluster.request[e, identity]
@@ -186,7 +186,7 @@ def take_blocks_back(cluster: Cluster, e: int, m: int, identity: int, held: int)
 
 @inner
 def join_leaving(cluster: Cluster, e: int, m: int, index: int, computed: int) -> None:
-    """The running request at `index` has ended, while the next step is scheduled already."""
+    """Add the running request at `index`, which has ended, to the leaving ones."""
     server = cluster.server[e, m]
     request = cluster.request[e, cluster.running[e, m, index]]
     leaving = cluster.leaving[e, m, server.leaving]
@@ -200,7 +200,7 @@ def join_leaving(cluster: Cluster, e: int, m: int, index: int, computed: int) ->
 
 @inner
 def last_leaving(cluster: Cluster, e: int, m: int, victim: int) -> int:
-    """Index of the leaving request that is evicted before the running one at `victim`, or -1."""
+    """Return the index of the leaving request to evict before the running `victim`, or -1."""
     request = cluster.request[e, cluster.running[e, m, victim]]
     priority, seq = request.priority, request.seq
     last = -1
@@ -216,7 +216,7 @@ def last_leaving(cluster: Cluster, e: int, m: int, victim: int) -> int:
 def release_leaving(cluster: Cluster, e: int, m: int, index: int, held: int, known: bool) -> int:
     """Free the blocks of a leaving request, of the `held` ones in use; return how many.
 
-    Where it is `known` its last step is over for the scheduler, too.
+    `known`: the scheduler knows that its last step is over.
     """
     server = cluster.server[e, m]
     size = cluster.card[m].block_size
@@ -234,7 +234,7 @@ def release_leaving(cluster: Cluster, e: int, m: int, index: int, held: int, kno
 
 @inner
 def see_the_last_step(cluster: Cluster, e: int, m: int) -> None:
-    """The next step is planned: from now on the scheduler knows what came of the one before."""
+    """After planning a step, give the scheduler the results of the one before it."""
     server = cluster.server[e, m]
     server.seen_s = NEVER_S
     if server.leaving > 0:
@@ -247,9 +247,9 @@ def see_the_last_step(cluster: Cluster, e: int, m: int) -> None:
 
 @inner
 def hide_unseen(cluster: Cluster, e: int, m: int, hidden: int) -> int:
-    """Lay aside the requests before the first one that the step being planned sees.
+    """Set aside the requests before the first one that the step being planned sees.
 
-    Of those there are `hidden` so far, at the far end of the queue's array; returns the new count.
+    `hidden` ones are already at the far end of the queue's array; return the new count.
     """
     server = cluster.server[e, m]
     heap = cluster.waiting[e, m]
@@ -263,7 +263,7 @@ def hide_unseen(cluster: Cluster, e: int, m: int, hidden: int) -> int:
 
 @inner
 def show_hidden(cluster: Cluster, e: int, m: int, hidden: int) -> None:
-    """Put the requests that were laid aside back into the queue."""
+    """Put the requests that were set aside back into the queue."""
     server = cluster.server[e, m]
     heap = cluster.waiting[e, m]
     for i in range(len(heap) - hidden, len(heap)):
@@ -289,7 +289,7 @@ def remove_running(cluster: Cluster, e: int, m: int, index: int) -> None:
 
 @inner
 def last_served(cluster: Cluster, e: int, m: int) -> int:
-    """Index of the running request with the largest (priority, submission): the next victim."""
+    """Return the index of the running request with the largest (priority, submission)."""
     victim = 0
     for i in range(1, cluster.server[e, m].running):
         a = cluster.request[e, cluster.running[e, m, i]]
@@ -303,7 +303,7 @@ def last_served(cluster: Cluster, e: int, m: int) -> int:
 def evict(cluster: Cluster, e: int, m: int, index: int, held: int, served: bool) -> None:
     """Send the running request at `index` back to the queue; `held` blocks are in use.
 
-    Where it is `served` it was given its token of the step being planned.
+    `served`: it has its token of the step being planned already.
     """
     server = cluster.server[e, m]
     identity = cluster.running[e, m, index]
@@ -333,7 +333,7 @@ def evict(cluster: Cluster, e: int, m: int, index: int, held: int, served: bool)
 
 @inner
 def start_decoding(cluster: Cluster, e: int, m: int, index: int, prefilled: int) -> None:
-    """The step being planned completes a prefill: its last act is to emit the next token."""
+    """Complete a prefill in the step being planned, at whose end the next token is emitted."""
     request = cluster.request[e, cluster.running[e, m, index]]
     after = cluster.server[e, m].clock + 1
     cluster.base_tokens[e, m, index] = prefilled - after
@@ -394,12 +394,12 @@ def serve_running_contended(cluster: Cluster, e: int, m: int) -> tuple[int, int,
             evictions += 1
             victim = last_served(cluster, e, m)
             leaving = last_leaving(cluster, e, m, victim)
-            if leaving >= 0:  # in its last step: it loses only what it needs no more
+            if leaving >= 0:  # in its last step: it needs its blocks no more
                 held -= release_leaving(cluster, e, m, leaving, held, False)
                 continue
             lost = blocks_held_by(cluster, e, m, victim, server.clock)
             served = victim < index
-            if served:  # it had its tokens already: they go back to the budget
+            if served:  # its token goes back to the budget
                 had = int(cluster.base_tokens[e, m, victim]) + server.clock
                 lost += blocks_for(had + 1, card.block_size) - blocks_for(had, card.block_size)
                 budget += 1
@@ -452,7 +452,7 @@ def admit_waiting(
     The step has `decoders` and computes `chunked` prompt tokens of a running request already.
 
     Returns:
-        (prefill tokens, attention units, requests admitted, tokens found in the cache, whether
+        (prefill tokens, attention units, requests admitted, tokens found in the cache, True if
         there are requests that the step does not see).
     """
     server = cluster.server[e, m]

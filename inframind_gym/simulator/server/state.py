@@ -1,8 +1,8 @@
-"""State of the simulated servers: records and arrays that the compiled kernel takes whole.
+"""State of the simulated servers: records, and arrays for the compiled code.
 
-The first axis of every array is the environment of a batch (E), the second the server (M). Nothing
-is cleared when an environment starts anew: counters go to zero and pools fill from the bottom, so a
-reset is cheap and the memory that was never used is never touched.
+The first axis of every array is the environment of a batch (E), the second the server (M). A reset
+of an environment clears no pool: counters go to zero and pools fill from the bottom, so a reset is
+cheap and memory that was never used is never touched.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CARD: Final = record(
     "i4: block_size",
     "u4: peers",  # bit mask of the other servers on the same GPU
     "i4: shared_prefix_tokens",  # head of every prompt that is in the cache already
-    "i4: prefix_caching",  # 1: what an evicted request leaves in the cache, it finds again
+    "i4: prefix_caching",  # 1: an evicted request finds its blocks in the cache again
     "i4: async_scheduling",  # 1: a step is scheduled while the one before it runs
 )
 
@@ -43,7 +43,7 @@ SERVER: Final = record(
     "f8: start_s",  # when the stretch began
     "f8: lead_s step_s growth_s",
     "f8: seen_s",  # the step planned next serves what was submitted until then
-    "f8: e2e_sum_s",  # totals since the start, as vLLM's histogram counts them
+    "f8: e2e_sum_s",  # total since the start, as vLLM's histogram counts it
     "f8: polled_e2e_sum_s",  # the same at the last poll
     "i4: finished polled_finished steps lead",
     "i4: lead_tokens",  # tokens computed in the leading step
@@ -52,13 +52,13 @@ SERVER: Final = record(
     "i4: running waiting",
     "i4: partial",  # request whose prefill is under way (always the last of running)
     "i4: next_finish",  # least finish clock among the running
-    "i4: ending",  # request that has it; a hint of what is needed next
+    "i4: ending",  # request that has it, to be prefetched
     "i4: kv_tokens",  # tokens of the running requests in the cache
     "i4: leaving",  # ended with the last step, while the next was scheduled (async)
     "i4: leaving_blocks",  # that they hold
     "i4: evicted",  # evicted requests that wait (prefix caching; likewise the next two)
     "i4: cached_blocks",  # at the end of the queue of free blocks: full of known tokens
-    "i4: freed_blocks",  # put there so far, less those found again
+    "i4: freed_blocks",  # blocks put there so far, less those found again
 )  # 128 bytes: two lines of a processor's cache
 
 # One call in a server, waiting or running.
@@ -90,8 +90,8 @@ TIMER: Final = record(
 # A change of a server's condition; a stream's changes are sorted by time, the last at infinity.
 FAULT: Final = record(
     "f8: at_s",
-    "f8: pace",  # its steps take so many times as long
-    "i4: late_polls",  # its readings arrive so much later, or LOST
+    "f8: pace",  # factor on the duration of its steps
+    "i4: late_polls",  # polls by which its readings are late, or LOST
     "i2: model",
     "i2: down",  # 1: it is down
 )
@@ -144,11 +144,11 @@ FREE_IDS, USED_IDS, NEXT_SEQ, DIRTY, OLDEST, NEWEST, NEXT_FAULT = range(7)
 
 
 def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDArray[Any]:
-    """A server card as an array (1,) of CARD records.
+    """Return a server card as an array (1,) of CARD records.
 
     Args:
         card: The card.
-        slowdown: Of a step, relative, per co-located model that has work.
+        slowdown: Relative slowdown of a step per co-located model that has work.
         peers: Bit mask of the other servers on the same GPU.
     """
     engines = card.data_parallel_size
@@ -169,7 +169,7 @@ def card_record(card: ServerCard, slowdown: float = 0.0, peers: int = 0) -> NDAr
 
 
 def cards(pool: PoolConfig) -> NDArray[Any]:
-    """The pool's server cards as an array (M,) of CARD records."""
+    """Return the pool's server cards as an array (M,) of CARD records."""
     slowdown = {gpu.name: gpu.colocation_slowdown for gpu in pool.gpus}
     records = []
     for m, model in enumerate(pool.models):
@@ -185,8 +185,8 @@ def cards(pool: PoolConfig) -> NDArray[Any]:
 def linear_cards(card: NDArray[Any]) -> NDArray[Any]:
     """Return cards (M,) whose steps are linear in new tokens and never longer than the given ones'.
 
-    In place of the roofline stands its tangent at `max_num_seqs` new tokens: the steps of a full
-    batch that only decodes take as long.
+    The roofline is replaced by its tangent at `max_num_seqs` new tokens: the steps of a full batch
+    that only decodes take as long as before.
     """
     out, power = card.copy(), card["roofline_power"]
     compute_s = card["per_new_token_s"] * card["max_num_seqs"]
@@ -200,14 +200,14 @@ def linear_cards(card: NDArray[Any]) -> NDArray[Any]:
 def allocate(
     card: NDArray[Any], num_envs: int, max_requests: int, num_faults: int = 0, late_polls: int = 0
 ) -> Cluster:
-    """Arrays for clusters.
+    """Allocate the servers of E environments.
 
     Args:
         card: (M,) server cards.
         num_envs: E.
-        max_requests: most calls in flight in each.
+        max_requests: largest number of calls in flight in each environment.
         num_faults: F, changes of the servers' conditions, the last at infinity; 0: none.
-        late_polls: polls by which readings are late at most, lost ones apart.
+        late_polls: largest number of polls by which readings are late, lost ones apart.
     """
     sizes = {
         "E": num_envs,

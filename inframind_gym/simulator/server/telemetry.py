@@ -1,9 +1,9 @@
 """Metrics of servers: gauges and latencies as vLLM's /metrics shows them, and their normalisation.
 
-Latency is observed when a request finishes, so that queued work is invisible to it; the average is
-the one of the requests that finished between two polls. A reading can arrive some polls later
-(`faults`). Metrics of simulated and of real servers are noted here; observations are written from
-what was noted last.
+Latency is observed when a request finishes, so it does not show queued work; it is averaged over
+the requests that finished between two polls. A reading can arrive some polls later (`faults`).
+`note` normalises the metrics of simulated and of live servers; observations are written from its
+latest results.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from inframind_gym.simulator.server.scheduler import blocks_held
 from inframind_gym.simulator.server.state import E2E, KV, NEVER_S, QUEUE, TAKEN, Cluster
 
 LOG_SCALE = math.log(300.0)  # 300 s are 1 on the logarithmic scale of time features
-IN_FLIGHT = 3  # telemetry feature behind QUEUE, E2E and KV that is not noted but counted
+IN_FLIGHT = 3  # telemetry feature after QUEUE, E2E and KV: counted by the router, not polled
 NO_NEWS = -1
 _ONE = np.uint32(1)
 
 
 @inner
 def note(seen: Any, e: int, m: int, reading: Any, settings: Any) -> None:
-    """Keep a reading of one server's metrics.
+    """Write a reading of one server's metrics into `seen`, normalised.
 
     Args:
         seen: (E, 3, M) float32. QUEUE: depth / queue_norm, clipped at queue_high; E2E:
@@ -47,8 +47,8 @@ def note(seen: Any, e: int, m: int, reading: Any, settings: Any) -> None:
 def read_metrics(cluster: Cluster, e: int, now_s: float, polls: int, with_kv: bool) -> None:
     """Read the metrics of the servers that are up, in poll number `polls`; they may arrive later.
 
-    Of a server that is down the last reading is kept. The use of the cache is counted only where
-    somebody looks at it (`with_kv`): it means going through all running requests.
+    A server that is down keeps its last reading. The use of the cache is counted only if it is
+    observed (`with_kv`), because that takes a loop over all running requests.
     """
     readings = cluster.reading.shape[1]
     slot, before = polls % readings, (polls - 1) % readings
@@ -71,7 +71,7 @@ def read_metrics(cluster: Cluster, e: int, now_s: float, polls: int, with_kv: bo
 
 @inner
 def kv_frac(cluster: Cluster, e: int, m: int, now_s: float) -> float:
-    """Share of the KV blocks in use at `now_s`, in 0..1, as `vllm:kv_cache_usage_perc`."""
+    """Return the share of the KV blocks in use at `now_s`, as `vllm:kv_cache_usage_perc`."""
     server = cluster.server[e, m]
     if server.running == 0:
         return 0.0
@@ -81,12 +81,12 @@ def kv_frac(cluster: Cluster, e: int, m: int, now_s: float) -> float:
     return blocks_held(cluster, e, m, clock) / float(cluster.card[m].usable_blocks)
 
 
-kv_use: Final = jit(kv_frac)  # for those who are not compiled
+kv_use: Final = jit(kv_frac)  # for callers in Python
 
 
 @inner
 def news_of(cluster: Cluster, e: int, m: int, polls: int) -> int:
-    """Return the place of a server's reading that has arrived since the last one, or NO_NEWS."""
+    """Return the index of a server's reading that has arrived since the last call, or NO_NEWS."""
     condition = cluster.condition[e, m]
     newest = polls - condition.late_polls
     if newest <= condition.shown:
@@ -99,7 +99,7 @@ def news_of(cluster: Cluster, e: int, m: int, polls: int) -> int:
 
 @inner
 def show_news(cluster: Cluster, e: int, m: int, polls: int, settings: Any) -> None:
-    """Note a server's reading in `cluster.seen`, normalised, if one has arrived."""
+    """Write a server's reading into `cluster.seen`, normalised, if one has arrived."""
     slot = news_of(cluster, e, m, polls)
     if slot != NO_NEWS:
         note(cluster.seen, e, m, cluster.reading[e, slot], settings)
@@ -107,7 +107,7 @@ def show_news(cluster: Cluster, e: int, m: int, polls: int, settings: Any) -> No
 
 @inner
 def oldest_reading_s(cluster: Cluster, e: int, models_up: Any) -> float:
-    """When the oldest reading shown of the models that are up was taken; of all where none is."""
+    """Return the time of the oldest reading shown, of the models that are up; of all if none is."""
     oldest_s, oldest_up_s = NEVER_S, NEVER_S
     for m in range(cluster.card.shape[0]):
         taken_s = float(cluster.condition[e, m].taken_s)
