@@ -322,7 +322,7 @@ class ThreadPool:
         shares = min(len(self._calls), count // _LEAST_ROWS)
         if self._process != os.getpid():
             self._start()
-        self._process, asked = 0, 0  # if this is interrupted, the next run starts new threads
+        self._process, started = 0, 0  # if this is interrupted, the next run starts new threads
         ends = [count * i // shares for i in range(shares + 1)]
         before, behind = arguments[: self._place], arguments[self._place + 1 :]
         try:
@@ -330,10 +330,10 @@ class ThreadPool:
                 call = self._calls[i]
                 call.prepare((*before, self._scratch[i], *behind, ends[i], ends[i + 1]))
                 self._waiting.put(call)
-                asked += 1
+                started += 1
             self._calls[0](*arguments, 0, ends[1])
         finally:
-            failures = [self._ended.get() for _ in range(asked)]
+            failures = [self._ended.get() for _ in range(started)]
         self._process = os.getpid()
         for failure in filter(None, failures):
             raise failure
