@@ -459,12 +459,12 @@ class VectorEnv(_VectorEnv):
         simulation = self.single.simulation_of(arguments, self.num_envs, self.num_threads)
         self.simulation, self.config = simulation, simulation.config
         self.single_observation_space = simulation.form.space
-        self.single_action_space = single = simulation.action_space
+        self.single_action_space = space = simulation.action_space
         self.observation_space = batch_space(simulation.form.space, self.num_envs)
-        self.action_space = batch_space(single, self.num_envs)
-        if isinstance(single, spaces.MultiDiscrete):
+        self.action_space = batch_space(space, self.num_envs)
+        if isinstance(space, spaces.MultiDiscrete):
             # Not Gymnasium's Box of integers, which samples without masks.
-            self.action_space = spaces.MultiDiscrete(np.tile(single.nvec, (self.num_envs, 1)))
+            self.action_space = spaces.MultiDiscrete(np.tile(space.nvec, (self.num_envs, 1)))
         self._generators: list[np.random.Generator] = []  # empty before the first reset
         self._episode_costs, self._episode_rewards = np.zeros(num_envs), np.zeros(num_envs)
         self._every_row = np.arange(num_envs)

@@ -1,7 +1,7 @@
 """`ExportMetrics`: metrics of a router for Prometheus (see `docs/metrics.md`).
 
-The environment is read between its steps, from its records; nothing in the event loop knows of
-metrics. Decisions are counted with their query, when it ends.
+Metrics are computed from the environment's records between its steps; the event loop has no part in
+them. Decisions are counted when their query ends.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ GAUGES: Final = {
 
 
 class Metrics:
-    """Metrics of one process for Prometheus, from tables as those above.
+    """Metrics of one process for Prometheus.
 
     Args:
-        counters, histograms, gauges: the tables.
+        counters, histograms, gauges: tables in the form of those above.
         read_gauges: returns the gauges that are known; called on any thread.
 
     Attributes:
@@ -106,7 +106,7 @@ class Metrics:
         (metric.labels(*labels) if labels else metric).observe(value)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return the gauges; the registry asks."""
+        """Return the gauges; called by the registry."""
         from prometheus_client.core import GaugeMetricFamily
 
         families = {
@@ -119,7 +119,7 @@ class Metrics:
 
 
 class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
-    """Show what a router does to Prometheus while it runs.
+    """Wrapper that serves a router's metrics to Prometheus while it runs.
 
         env = ExportMetrics(gym.make("InfraMind-StreamLive-v0"), port=9400)
         env.follow(policy)  # shows its name and its λ, if it has one
@@ -130,8 +130,8 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
 
     Args:
         env: the environment, also within other wrappers.
-        port: where to listen; 0 takes a free port.
-        host: address to listen at. The metrics are shown to whoever can reach it.
+        port: port to listen at; 0 takes a free one.
+        host: address to listen at. Everyone who can reach it can read the metrics.
 
     Attributes:
         registry: a `CollectorRegistry` of these metrics alone, which may be read on any thread.
@@ -139,8 +139,8 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
 
     Raises:
         ConfigError: there is no such port.
-        InfraMindError: the environment is none that can be watched, the port is in use, there is no
-            such address, or prometheus-client is not installed.
+        InfraMindError: the environment does not route queries, the port is in use, there is no such
+            address, or prometheus-client is not installed.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         self.url = f"http://{address}:{self._server.server_port}/metrics"
 
     def follow(self, policy: Any) -> None:
-        """Show the name and the multiplier λ of a policy, or of what trains it."""
+        """Show the name and the multiplier λ of a policy, or of its trainer."""
         self._policy = policy
 
     def reset(
@@ -186,7 +186,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
         """Reset the environment."""
         result = self.env.reset(seed=seed, options=options)
         self._metrics.count("episodes")
-        self._read()
+        self._note_decision()
         return result
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -196,7 +196,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
             self._metrics.observe("remaining_budget_seconds", self._remaining_s)
         for record in self._env.completed():
             self._count_query(record)
-        self._read()
+        self._note_decision()
         return result
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class ExportMetrics(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConst
             self._server.server_close()
         super().close()
 
-    def _read(self) -> None:
+    def _note_decision(self) -> None:
         """Note the decision that is due."""
         stream, context = self._env.simulation.state.stream[0], self._env.context()
         self._age_s = float(stream["now_s"]) - float(stream["last_poll_s"])

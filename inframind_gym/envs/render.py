@@ -7,8 +7,8 @@
 
 A simulation describes itself as a `Frame`: a headline, tables whose cells are words or bars, and
 the last decisions. Both modes show the same frame. Only Pillow's built-in font is used, so that a
-state gives the same pixels everywhere that the same Pillow is installed. It holds ASCII letters and
-few signs more.
+state gives the same pixels wherever the same Pillow is installed. The font has ASCII letters and
+few other signs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MOST_ROWS: Final = 32  # of a table
 
 
 class Bar(NamedTuple):
-    """A horizontal bar with words behind it."""
+    """A horizontal bar with words on its right."""
 
-    share: float  # 0..1 of its length
+    share: float  # part of its length that is filled, 0..1
     words: str = ""
     colour: Colour = RUNNING
 
@@ -52,7 +52,7 @@ Cell = str | Bar
 
 
 class Table(NamedTuple):
-    """A card of rows; the first column of each names it."""
+    """A table; the first cell of a row is its name."""
 
     title: str
     columns: tuple[str, ...]  # heads of the columns after the first
@@ -69,7 +69,7 @@ class Headline(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """All that is shown of an environment."""
+    """Everything that is shown of an environment."""
 
     title: str
     setting: tuple[str, ...]
@@ -77,9 +77,9 @@ class Frame(NamedTuple):
     status: str
     tables: tuple[Table, ...]  # one or two, side by side
     headline: Headline | None = None
-    decisions: tuple[tuple[str, str], ...] = ()  # the latest first: what was chosen, for what
+    decisions: tuple[tuple[str, str], ...] = ()  # latest first: action, and what it decided
     results: str = ""  # of the episode so far
-    sums: str = ""
+    sums: str = ""  # reward and cost so far
 
 
 def text(frame: Frame) -> str:
@@ -118,12 +118,12 @@ def picture(frame: Frame) -> NDArray[np.uint8]:
     middle = 652 if len(frame.tables) == 1 else 520
     canvas.table((MARGIN, top, middle, height - MARGIN), frame.tables[0])
     box = (middle + 12, top, right, height - MARGIN)
-    footed = (*box[:3], height - MARGIN - 70)
+    above_sums = (*box[:3], height - MARGIN - 70)
     canvas.card(box)
     if len(frame.tables) > 1:
-        canvas.table(footed, frame.tables[1], card=False)
+        canvas.table(above_sums, frame.tables[1], card=False)
     else:
-        canvas.decisions(footed, frame.decisions)
+        canvas.decisions(above_sums, frame.decisions)
     left, end, width = box[0] + 14, right - 14, right - box[0] - 28
     canvas.draw.line((left, box[3] - 64, end, box[3] - 64), fill=LINE)
     canvas.text((left, box[3] - 45), frame.results, 14, width=width)
@@ -132,7 +132,7 @@ def picture(frame: Frame) -> NDArray[np.uint8]:
 
 
 def _words(cell: Cell) -> str:
-    return cell.words or f"{cell.share:.0%}" if isinstance(cell, Bar) else cell
+    return (cell.words or f"{cell.share:.0%}") if isinstance(cell, Bar) else cell
 
 
 @cache
@@ -143,7 +143,7 @@ def _font(size: int) -> Any:
 
 
 class Canvas:
-    """A picture and the things that are drawn on it."""
+    """A picture with methods that draw the parts of a frame."""
 
     def __init__(self) -> None:
         from PIL import Image, ImageDraw
@@ -152,12 +152,12 @@ class Canvas:
         self.draw = ImageDraw.Draw(self.image)
 
     def card(self, box: Box, title: str = "") -> None:
-        """Draw a white sheet to write on, with its title."""
+        """Draw a white card with its title."""
         self.draw.rounded_rectangle(box, radius=8, fill=CARD, outline=LINE)
         self.text((box[0] + 14, box[1] + 20), title, 16, bold=True)
 
     def headline(self, box: Box, headline: Headline) -> None:
-        """Draw what waits to be decided."""
+        """Draw the headline: title, facts and bar."""
         left, top, right, bottom = box
         self.card(box)
         x = left + 14
@@ -171,7 +171,7 @@ class Canvas:
         self.bar((left + 14, y - 8, right - words - 30, y + 8), bar.share, bar.colour)
 
     def table(self, box: Box, table: Table, card: bool = True) -> None:
-        """Draw a table; its columns share the width, bars two parts each, its rows the height."""
+        """Draw a table; columns share its width (bars count twice), rows its height."""
         left, top, right, bottom = box
         if card:
             self.card(box)

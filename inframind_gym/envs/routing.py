@@ -1,4 +1,4 @@
-"""InfraMind-Executor-v0 and InfraMind-Stream-v0: models and strategies of multi-agent queries.
+"""InfraMind-Executor-v0 and InfraMind-Stream-v0: choose models and strategies of agent calls.
 
 Their arguments are in `routing_config`, the batch of closed loops in `routing_simulation`, the
 compiled step with reward, cost and observation in `routing_kernel`.
@@ -96,7 +96,7 @@ class RoutingEnv(Env):
         )
 
     def _headline(self, ended: NDArray[Any]) -> render.Headline:
-        """Return the decision that waits, or what became of the last query."""
+        """Return the decision that waits, or the result of the last query."""
         simulation, context = self.simulation, self.simulation.decisions[0]
         if not simulation.state.stream[0]["live"]:
             if not len(ended):
@@ -181,9 +181,9 @@ class ExecutorEnv(RoutingEnv):
     | (5) | KV-cache use, with "kv" among the `system_features` | 0..1 |
     | (5) | calls that the router has sent and that are not answered, with "in_flight" | / 16 |
 
-    With `observation="index"` two indices (of the task and of the role) stand in place of the 768
-    numbers, with "dict" the numbers come as a Dict of `query`, `role`, `budget` and `servers`, with
-    a row a model. Telemetry is as old as the last poll (every 5 s).
+    With `observation="index"` two indices (of the task and of the role) replace the 768 numbers;
+    with "dict" the numbers come as a Dict of `query`, `role`, `budget` and `servers`, with a row
+    for each model. Telemetry is as old as the last poll (every 5 s).
 
     With `observation="compact"`, for small networks, `Box(37,)`: the budget b as above,
     log(1 + arrivals/min over the last minute) / log 300, and of each model
@@ -201,9 +201,9 @@ class ExecutorEnv(RoutingEnv):
     ## Rewards and costs
 
     Reward 0, and at the end 1 if the query is solved (`reward="goodput"`: within its budget).
-    `info["cost"]`: the latency that the step has
-    added, as a share of the budget; the costs of an episode sum to `info["episode_cost"]` =
-    latency / budget. The constraint is an expected episode cost of at most 1.
+    `info["cost"]`: the latency that the step has added, as a share of the budget; the costs of an
+    episode sum to `info["episode_cost"]` = latency / budget. The constraint is an expected episode
+    cost of at most 1.
 
     With `credit=True` `info["earned"]` has an entry for each of the agent's decisions whose query
     ended in the step: `query`, `node` (-1: the plan), `ago` (steps since the decision), `reward`,
@@ -241,13 +241,13 @@ class ExecutorEnv(RoutingEnv):
     | `background` | router of the calls that are not the agent's |
     | `level` | decisions of the agent: "executor", or as in `InfraMind-Stream-v0` |
     | `reward` | "solved", or "goodput": solved within the budget |
-    | `truncate_overrun_s` | ends a stream that has answered a query so much too late |
+    | `truncate_overrun_s` | seconds past its budget at which a query's answer ends the stream |
     | `observation` | "full" (embeddings), "index", "compact" or "dict" |
     | `credit` | add "earned" and "costs" to `info` |
     | `system_features` | observed telemetry: "queue", "e2e", "kv", "in_flight" |
     | `metrics_poll_s` | seconds between two polls of it; None: the pool's |
-    | `call_timeout_s` | after which the client aborts a call; None: it waits |
-    | `call_attempts` | how often a call that it aborts is sent |
+    | `call_timeout_s` | seconds after which the client aborts a call; None: never |
+    | `call_attempts` | how often a call is sent until it has failed |
     | `record_calls` | keep a record of every call (`calls()`) |
     | `down_models` | aliases of models that are down |
     | `faults` | servers that die and return, slow down, lose telemetry: `docs/environments.md` |
@@ -297,11 +297,10 @@ class StreamEnv(RoutingEnv):
     ## Rewards and costs
 
     The reward of a step is the number of queries that were solved since the last decision (with
-    `reward="goodput"` within their budgets),
-    `info["cost"]` the sum of their latency / budget. `env.unwrapped.completed()` gives the records
-    of these queries (their ordinal, every decision by node and its latency), `info["query"]` and
-    `info["node"]` say which query and node the next decision is for; `credit=True` ties them
-    together, as in `InfraMind-Executor-v0`.
+    `reward="goodput"` within their budgets), `info["cost"]` the sum of latency / budget of those
+    that ended. `env.unwrapped.completed()` returns the records of the ended queries (ordinal, every
+    decision by node and its latency); `info["query"]` and `info["node"]` name the query and node of
+    the next decision; `credit=True` relates both, as in `InfraMind-Executor-v0`.
 
     ## Starting State
 

@@ -1,4 +1,4 @@
-"""Keyword arguments of the routing environments, and the questions that they name."""
+"""Keyword arguments of the routing environments, and the tasks of their queries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from inframind_gym.tasks import DOMAINS, TaskSet, load_tasks
 
 DEFAULT_POOL: Final = "b200-2gpu"
 DEFAULT_WORKLOAD: Final = "mixed"
-# Of the numbers among the arguments, both ends included. Beyond them a step could take minutes.
+# Allowed numbers, both ends included. Beyond them a step could take minutes.
 RANGES: Final = {
     "arrival_rate_per_min": (0.01, 100_000.0),
     "budget_s": (0.001, 1e6),  # what an observation can show
@@ -40,7 +40,7 @@ def _budget(value: Any) -> float | tuple[float, ...]:
 
 
 class FixedPlan(StrictModel):
-    """One plan for every query: one of the six topologies, or a graph of one's own.
+    """One plan for every query: one of the six topologies, or a custom graph.
 
     Attributes:
         topology: name of a topology; None where `edges` are given.
@@ -67,7 +67,7 @@ class FixedPlan(StrictModel):
         return self
 
     def graph(self) -> Graph | None:
-        """The plan's own graph, or None where it is one of the six topologies."""
+        """Return the plan's custom graph; None if it is one of the six topologies."""
         return None if self.edges is None else custom_graph(self.num_agents, self.edges)
 
 
@@ -84,7 +84,7 @@ class EnvConfig(StrictModel):
     arrivals: str | dict[str, Any] = "poisson"
     scheduler: Scheduler | None = None
     execution: Literal["parallel", "sequential"] | None = None
-    # "mix" is the workload's measured mix of plans, which is None.
+    # None, or "mix": plans are drawn from the workload's measured mix.
     planner: Annotated[
         FixedPlan | None, BeforeValidator(lambda plan: None if plan == "mix" else plan)
     ] = None
@@ -116,7 +116,7 @@ class EnvConfig(StrictModel):
 
 
 def tasks_of(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[np.int32]]:
-    """The tasks of each dataset; built-in tasks stand in for a dataset by its domain.
+    """Return the tasks of each dataset, or for "builtin" the built-in tasks of its domain.
 
     Returns:
         The tasks, dataset after dataset, and (T,) which dataset each belongs to.
@@ -142,12 +142,12 @@ def tasks_of(config: EnvConfig, datasets: list[str]) -> tuple[TaskSet, NDArray[n
 def draw_tasks(
     members: list[Ints], weights: Floats, drift: Drift | None, count: int, rng: np.random.Generator
 ) -> NDArray[np.int32]:
-    """Draw tasks: datasets by weight, within one all of its tasks before any returns.
+    """Draw tasks, (count,): datasets by weight, tasks of one without repetition until all came.
 
     Args:
-        members: of each dataset its tasks.
-        weights: of the datasets.
-        drift: of the weights; None: they stay.
+        members: for each dataset, indices of its tasks.
+        weights: weights of the datasets, sum 1.
+        drift: drift of the weights; None: they are constant.
         count: number of tasks.
         rng: source of randomness.
     """

@@ -3,9 +3,9 @@
     agent = omnisafe.Agent("PPOLag", "InfraMind-Stream-v0", custom_cfgs={"env_cfgs": {...}, ...})
 
 `env_cfgs` are the arguments of the environment, whose observation must be one array (Assignment:
-`observation="flat"`). OmniSafe's networks give numbers alone: there is one for each choice of a
-discrete action, and the largest that is open is taken. Costs are `info["cost"]`, of routing latency
-over budget; `cost_limit` is of an episode's sum.
+`observation="flat"`). OmniSafe's actions are continuous: a discrete environment gets one number for
+each choice, and takes the open choice with the largest. Costs are `info["cost"]`, in routing
+latency / budget; `cost_limit` applies to an episode's sum.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
     """One environment of this package as OmniSafe's constrained Markov decision process.
 
     Raises:
-        ConfigError: `num_envs` is another number, the observation is no array, or an argument of
-            the environment is wrong.
+        ConfigError: `num_envs` is not 1, the observation is not one array, or an argument of the
+            environment is wrong.
     """
 
     need_time_limit_wrapper = False
@@ -53,34 +53,34 @@ class InfraMindCMDP(core.CMDP):  # type: ignore[misc]
         self._seed: int | None = None
         if not isinstance(self._env.observation_space, spaces.Box):
             raise ConfigError(f"{env_id}: OmniSafe reads one array: give observation='flat'")
-        inner: Any = self._env.unwrapped
-        self._masks, self._highs = inner.action_masks, inner.simulation.highs
+        unwrapped: Any = self._env.unwrapped
+        self._masks, self._highs = unwrapped.action_masks, unwrapped.simulation.highs
         self._observation_space = self._env.observation_space
-        self._action_space = inner.action_space
+        self._action_space = unwrapped.action_space
         if len(self._highs):
             self._action_space = spaces.Box(-1.0, 1.0, (int(self._highs.sum()),))
 
-    def _number(self, value: Any) -> Any:
+    def _tensor(self, value: Any) -> Any:
         return torch.as_tensor(value, dtype=torch.float32, device=self._device)
 
     def step(self, action: Any) -> tuple[Any, ...]:
         """Return observation (d,), reward, cost, terminated, truncated, all float32, and info."""
         choice = action.detach().cpu().numpy().reshape(-1)
         if len(self._highs):
-            open_ = np.where(self._masks(), choice, -np.inf)
-            parts = np.split(open_, np.cumsum(self._highs)[:-1])
+            numbers = np.where(self._masks(), choice, -np.inf)
+            parts = np.split(numbers, np.cumsum(self._highs)[:-1])
             choice = np.array([int(part.argmax()) for part in parts])
             if not isinstance(self._env.action_space, spaces.MultiDiscrete):
                 choice = choice[0]
         seen, reward, terminated, truncated, info = self._env.step(choice)
-        numbers = map(self._number, (seen, reward, info["cost"], terminated, truncated))
-        return *numbers, info
+        results = map(self._tensor, (seen, reward, info["cost"], terminated, truncated))
+        return *results, info
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Return the first observation of an episode, and its info."""
         chosen, self._seed = seed if seed is not None else self._seed, None
         seen, info = self._env.reset(seed=chosen, options=options)
-        return self._number(seen), info
+        return self._tensor(seen), info
 
     def set_seed(self, seed: int) -> None:
         """Take a seed for the next reset."""

@@ -9,8 +9,8 @@
     model = PPO("MlpPolicy", envs, n_steps=128, batch_size=256, verbose=1)
     model.learn(100_000)  # logs rollout/ep_rew_mean: no Monitor is needed
 
-`sb3_contrib.MaskablePPO` finds the masks of models that are down through `action_masks`. This
-module needs the extra `agents`; nothing else of the package imports it.
+`sb3_contrib.MaskablePPO` reads the masks through `action_masks`. This module needs the extra
+`agents`; nothing else in the package imports it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ except ImportError as error:
 
 Indices = None | int | Iterable[int]
 
-# Methods of a single environment that a row answers, and those of the batch.
+# Methods of a single environment -> the batch's methods, whose results are indexed by row.
 _ROW_METHODS = {"action_masks": "action_masks", "context": "contexts"}
 
 
@@ -52,7 +52,7 @@ class SB3VecEnv(VecEnv):
     out, so that infos are reproducible. Observations and rewards are float32.
 
     Args:
-        env: what `gym.make_vec` returns for one of our ids, wrapped or not.
+        env: result of `gym.make_vec` for one of our ids, wrapped or not.
 
     Attributes:
         returns: rewards of the last 100 episodes.
@@ -70,7 +70,7 @@ class SB3VecEnv(VecEnv):
                 'make one with gym.make_vec("InfraMind-Executor-v0", num_envs=8), or give single '
                 "environments to SB3's own DummyVecEnv"
             )
-        self.batch: Any = batch  # what else it has differs from id to id
+        self.batch: Any = batch  # its methods differ from id to id
         self.env, self.episodes = env, 0
         self.returns: deque[float] = deque(maxlen=100)
         self._sums = np.zeros((3, batch.num_envs))  # reward, steps and cost of running episodes
@@ -81,11 +81,11 @@ class SB3VecEnv(VecEnv):
         """Start a new stream everywhere, with the seeds and options that were set, if any."""
         seeds: Any = None if all(seed is None for seed in self._seeds) else self._seeds
         options: dict[str, Any] = {}
-        for key in sorted({key for of_row in self._options for key in of_row}):
-            if any(key not in of_row for of_row in self._options):
+        for key in sorted(set().union(*self._options)):
+            if any(key not in row for row in self._options):
                 raise ConfigError(f"reset option {key!r} must be given to all environments or none")
-            values = [of_row[key] for of_row in self._options]
-            # One for all rows is given as it is: some options have no rows.
+            values = [row[key] for row in self._options]
+            # A value that all rows share is passed on as it is: some options are not arrays.
             one_for_all = values.count(values[0]) == len(values)
             options[key] = values[0] if one_for_all else np.array(values)
         observations, _ = self.env.reset(seed=seeds, options=options or None)
@@ -117,10 +117,10 @@ class SB3VecEnv(VecEnv):
         observations, rewards, terminations, truncations, batch = self.env.step(actions)
         self._sums += rewards, np.ones(self.num_envs), batch["cost"]
         dones = terminations | truncations
-        late = (truncations & ~terminations).tolist()
+        cuts = (truncations & ~terminations).tolist()
         infos: list[dict[str, Any]] = [
             {"cost": cost, "TimeLimit.truncated": cut}
-            for cost, cut in zip(batch["cost"].tolist(), late, strict=True)
+            for cost, cut in zip(batch["cost"].tolist(), cuts, strict=True)
         ]
         for row in np.flatnonzero(dones).tolist():
             reward, steps, cost = self._sums[:, row].tolist()
@@ -141,9 +141,9 @@ class SB3VecEnv(VecEnv):
         self.env.close()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of the vector environment, once a row.
+        """Return an attribute of the vector environment, once for each row.
 
-        `action_masks` and `context` are those of the row, as a single environment has them.
+        `action_masks` and `context` are the row's own, as in a single environment.
 
         Raises:
             AttributeError: there is no such attribute.
@@ -170,7 +170,7 @@ class SB3VecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method once; `action_masks` and `context` give each row its own."""
+        """Call a method once; `action_masks` and `context` return each row's own result."""
         method = getattr(self.batch, _ROW_METHODS.get(method_name, method_name))
         result, rows = method(*method_args, **method_kwargs), self._get_indices(indices)
         return [result[row] if method_name in _ROW_METHODS else result for row in rows]
@@ -178,12 +178,12 @@ class SB3VecEnv(VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Indices = None
     ) -> list[bool]:
-        """True for SB3's `Monitor`, whose work the adapter does; no other wrapper can be there."""
+        """Return True for SB3's `Monitor`, whose work this adapter does, else False."""
         return [issubclass(wrapper_class, Monitor) for _ in self._get_indices(indices)]
 
 
 def _float32(observations: Any) -> Any:
-    """Observations, an array or a dict of arrays, as float32."""
+    """Return observations, an array or a dict of arrays, as float32."""
     if isinstance(observations, dict):
         return {name: np.asarray(part, np.float32) for name, part in observations.items()}
     return np.asarray(observations, np.float32)

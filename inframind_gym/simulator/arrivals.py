@@ -1,10 +1,10 @@
 """Arrival processes: when the queries of a stream come; traces of production traffic.
 
-Every process draws arrival times from a generator that the caller seeds. Those with a rate that
-changes are sampled exactly: a unit-rate Poisson process is mapped through the inverse of the
+Every process draws arrival times from a generator that the caller seeds. Processes with a changing
+rate are sampled exactly: a unit-rate Poisson process is mapped through the inverse of the
 cumulative intensity (time rescaling), which is piecewise linear here.
 
-Three CSV layouts of traces are known, told apart by their header:
+A trace has one of three CSV layouts, recognised by the header:
 
 - Azure LLM inference: `TIMESTAMP,ContextTokens,GeneratedTokens`, date and time of day;
 - Mooncake: `timestamp_ms,input_length,output_length`, milliseconds;
@@ -35,7 +35,7 @@ Seconds = Annotated[float, within(0.001, 1e6)]
 MIN_ARRIVALS: Final = 2  # of a trace: one gap at least
 _LATEST_NS: Final = 4.6e18  # 2115 if counted since 1970; the difference of two fits an int64
 _MOST_TOKENS: Final = 1 << 24  # of a request
-_MOST_CYCLES: Final = 1_000_000  # of a process with two states that are drawn at once
+_MOST_CYCLES: Final = 1_000_000  # of a two-state process, drawn at once
 
 
 class ArrivalProcess(StrictModel):
@@ -164,13 +164,13 @@ class MmppArrivals(ArrivalProcess):
         in_burst = rng.random() < self.burst_s / (self.burst_s + self.quiet_s)
         order = [1, 0] if in_burst else [0, 1]
         knots, counts = np.zeros(1), np.zeros(1)
-        a_cycle = rate_per_s * float(means_s @ factors)
+        per_cycle = rate_per_s * float(means_s @ factors)  # expected arrivals
         while counts[-1] <= targets[-1]:
-            cycles = int(min((targets[-1] - counts[-1]) / a_cycle, _MOST_CYCLES)) + 8
-            lasts_s = rng.standard_exponential((cycles, 2)) * means_s[order]
-            arriving = lasts_s * factors[order] * rate_per_s
-            knots = np.concatenate([knots, knots[-1] + np.cumsum(lasts_s)])
-            counts = np.concatenate([counts, counts[-1] + np.cumsum(arriving)])
+            cycles = int(min((targets[-1] - counts[-1]) / per_cycle, _MOST_CYCLES)) + 8
+            durations_s = rng.standard_exponential((cycles, 2)) * means_s[order]
+            expected = durations_s * factors[order] * rate_per_s
+            knots = np.concatenate([knots, knots[-1] + np.cumsum(durations_s)])
+            counts = np.concatenate([counts, counts[-1] + np.cumsum(expected)])
         times: Times = np.interp(targets, counts, knots)
         return times
 
@@ -178,8 +178,8 @@ class MmppArrivals(ArrivalProcess):
 class TraceArrivals(ArrivalProcess):
     """Replay of a trace: consecutive arrivals from a random start; its end joins its beginning.
 
-    With `rescale` the window is stretched so that its mean rate is the rate that is asked for;
-    without, the trace keeps its own pace and the rate is not used.
+    With `rescale` the window is stretched to the requested mean rate; without, the trace keeps its
+    own rate and the requested one is not used.
     """
 
     kind: Literal["trace"] = "trace"
@@ -192,7 +192,7 @@ class TraceArrivals(ArrivalProcess):
         """Draw a window of `n` consecutive arrivals.
 
         Returns:
-            (n,) times in s and (n,) rows of the trace that they are the arrivals of.
+            (n,) times in s and (n,) rows of these arrivals in the trace.
         """
         recorded = load_trace(self.path).times_s
         gaps = np.diff(recorded)
@@ -309,7 +309,7 @@ class Trace:
 
 
 def _from_datetime(text: str) -> int:
-    """Nanoseconds since 1970 of an ISO date and time in UTC."""
+    """Return the nanoseconds since 1970 of an ISO date and time in UTC."""
     text = text.removesuffix("Z").removesuffix("+00:00")
     if "-" not in text or ":" not in text:
         raise ValueError("not a date with a time of day")
@@ -340,9 +340,9 @@ _LAYOUTS: Final[tuple[tuple[tuple[str, ...], str, Callable[[str], int]], ...]] =
 def load_trace(path: str | Path) -> Trace:
     """Read a trace; a file that has not changed is read once per process.
 
-    Requests are sorted by time. Those with one and the same timestamp are spread evenly over the
-    trace's resolution (its smallest gap, e.g. 3 s in Mooncake), in the file's order: the recorded
-    stamp says no more than that they came within it.
+    Requests are sorted by time. Those with the same timestamp are spread evenly over the trace's
+    resolution (its smallest gap, e.g. 3 s in Mooncake), in the file's order: the timestamp only
+    says that they came within it.
 
     Args:
         path: A CSV file; a relative path starts at the working directory.
@@ -382,7 +382,7 @@ def _load(resolved: Path, path: Path, mtime_ns: int, size: int) -> Trace:
 
 
 def _read_rows(path: Path) -> array[int]:
-    """Return time in ns, tokens of prompt and of answer of every request, one after the other."""
+    """Return a flat array with three numbers for each request: time in ns, input, output tokens."""
     reader = read_csv(path)
     header = [name.strip() for name in next(reader, (1, []))[1]]
     names = [name.lower() for name in header]

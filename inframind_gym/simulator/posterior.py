@@ -1,8 +1,8 @@
-"""Draws from the posterior of what measured runs do not identify about quality.
+"""Posterior draws of the quality parameters that measured runs do not identify.
 
 `posterior.csv` in the folder of a workload's file has a row for each draw and workload, and a
 column for each parameter, named by its place in the file (`quality.difficulty_sd`). A draw is joint
-over the workloads of a folder. A text such as `math#7` stands for draw 7 of the workload `math`.
+over the workloads of a folder. `math#7` is the workload `math` with draw 7.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from inframind_gym.errors import ConfigError, unknown
 from inframind_gym.files import read_csv
 
 POSTERIOR: Final = "posterior.csv"
-_FIRST: Final = ["draw", "workload"]
-_DRAWN: Final = re.compile(r"(.+)#(\d{1,9})", re.DOTALL)
+_FIRST_COLUMNS: Final = ["draw", "workload"]
+_WITH_DRAW: Final = re.compile(r"(.+)#(\d{1,9})", re.DOTALL)
 
 Draws = dict[int, dict[str, float]]  # number of a draw -> place in the workload's file -> value
 
 
 def split_draw(text: str) -> tuple[str, int | None]:
     """Split `math#7` into the workload and the number of its draw; None without one."""
-    found = _DRAWN.fullmatch(text)
-    return (found[1], int(found[2])) if found else (text, None)
+    match = _WITH_DRAW.fullmatch(text)
+    return (match[1], int(match[2])) if match else (text, None)
 
 
 def draws_of(path: Path) -> Draws:
-    """Return the draws of a workload's file; none if there is no posterior of it.
+    """Return the draws of a workload's file; an empty dict if it has no posterior.
 
     Raises:
         ConfigError: The posterior cannot be read.
@@ -73,13 +73,13 @@ def _replaced(content: Any, place: str, value: float) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, _: int) -> dict[str, Draws]:
+def _read(path: Path, _mtime_ns: int) -> dict[str, Draws]:
     """Read a posterior: workload -> its draws; lines that begin with "#" are comments."""
     rows = [(line, row) for line, row in read_csv(path) if row and not row[0].startswith("#")]
-    if not rows or rows[0][1][:2] != _FIRST or len(set(rows[0][1])) < len(rows[0][1]):
+    names = rows[0][1] if rows else []
+    if names[:2] != _FIRST_COLUMNS or len(set(names)) < len(names):
         raise ConfigError(f"{path}: wanted columns draw, workload, and one for each parameter.")
-    names = rows[0][1]
-    found: dict[str, Draws] = {}
+    posterior: dict[str, Draws] = {}
     for line, row in rows[1:]:
         try:
             number = int(row[0])
@@ -93,6 +93,6 @@ def _read(path: Path, _: int) -> dict[str, Draws]:
                 f"{path}:{line}: wanted {len(names)} columns: a whole number, the name of a "
                 "workload, and numbers."
             ) from None
-        if found.setdefault(row[1], {}).setdefault(number, values) is not values:
+        if posterior.setdefault(row[1], {}).setdefault(number, values) is not values:
             raise ConfigError(f"{path}:{line}: draw {number} of {row[1]!r} is there twice.")
-    return found
+    return posterior
