@@ -156,14 +156,23 @@ class LiveSimulation(BackendSimulation):
 
     Args:
         config: arguments of the environment.
-        num_envs: 1; further arguments (threads, a built-in router) have no effect here.
+        num_envs, num_threads: 1.
         one_query: as of `RoutingSimulation`.
+        controlled_router: no other than None, the agent.
 
     Raises:
         ConfigError: as of `RoutingSimulation`; a server of the pool has no address.
     """
 
-    def __init__(self, config: LiveConfig, num_envs: int = 1, *, one_query: bool, **_: Any) -> None:
+    def __init__(
+        self,
+        config: LiveConfig,
+        num_envs: int = 1,
+        *,
+        one_query: bool,
+        controlled_router: str | None = None,
+        num_threads: int = 1,
+    ) -> None:
         # None before the first episode, and where answers are scripted.
         self.servers: VllmServers | None = None
         self._live = config

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inframind_gym.envs.core import Float32s, Ints, check_actions
 from inframind_gym.envs.layout import COMPACT_SEEN, Compact, PolicySpec
-from inframind_gym.envs.routing import RoutingEnv, RoutingVectorEnv
+from inframind_gym.envs.routing import ARGUMENTS, RoutingEnv, RoutingVectorEnv
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.errors import ConfigError
@@ -274,7 +274,7 @@ class PlannerEnv(RoutingEnv):
 
     ## Arguments
 
-    Those of `InfraMind-Executor-v0` (`help(ExecutorEnv)`) without `level`, and two more:
+    Those of `InfraMind-Executor-v0` without `level`, and two more:
 
     | argument | meaning |
     |---|---|
@@ -292,6 +292,12 @@ class PlannerEnv(RoutingEnv):
 
     arguments = PlannerConfig
     simulate = PlannerSimulation
+
+
+PlannerEnv.__doc__ = (PlannerEnv.__doc__ or "").replace(
+    "    | argument | meaning |\n    |---|---|",
+    "\n".join(line for line in ARGUMENTS.splitlines() if "| `level` |" not in line),
+)
 
 
 class PlannerVectorEnv(RoutingVectorEnv):

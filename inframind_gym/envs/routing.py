@@ -7,7 +7,7 @@ compiled step with reward, cost and observation in `routing_kernel`.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -313,8 +313,10 @@ class StreamEnv(RoutingEnv):
 
     ## Arguments
 
-    Those of `InfraMind-Executor-v0` (`help(ExecutorEnv)`). `reset(options=…)` takes
-    `arrival_rate_per_min` and `budget_s` (NaN: drawn from the tiers), which hold from then on.
+    Those of `InfraMind-Executor-v0`.
+
+    `reset(options=…)` takes `arrival_rate_per_min` and `budget_s` (NaN: drawn from the tiers),
+    which hold from then on.
 
     ## Version History
 
@@ -322,6 +324,13 @@ class StreamEnv(RoutingEnv):
     """
 
     simulate = staticmethod(partial(RoutingSimulation, one_query=False))
+
+
+# `help` shows the arguments that they have in common with `ExecutorEnv`.
+ARGUMENTS: Final = (ExecutorEnv.__doc__ or "").partition("## Arguments\n\n")[2].partition("\n\n")[0]
+StreamEnv.__doc__ = (StreamEnv.__doc__ or "").replace(
+    "    Those of `InfraMind-Executor-v0`.", ARGUMENTS
+)
 
 
 class ExecutorVectorEnv(RoutingVectorEnv):

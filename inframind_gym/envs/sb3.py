@@ -85,9 +85,8 @@ class SB3VecEnv(VecEnv):
             if any(key not in row for row in self._options):
                 raise ConfigError(f"reset option {key!r} must be given to all environments or none")
             values = [row[key] for row in self._options]
-            # A value that all rows share is passed on as it is: some options are not arrays.
-            one_for_all = values.count(values[0]) == len(values)
-            options[key] = values[0] if one_for_all else np.array(values)
+            is_text = all(isinstance(value, str) and value == values[0] for value in values)
+            options[key] = values[0] if is_text else np.array(values)  # texts are for all rows
         observations, _ = self.env.reset(seed=seeds, options=options or None)
         self._sums[:] = 0.0
         self._reset_seeds()

@@ -334,7 +334,7 @@ class ThreadPool:
             self._calls[0](*arguments, 0, ends[1])
         finally:
             failures = [self._ended.get() for _ in range(started)]
-        self._process = os.getpid()
+            self._process = os.getpid()
         for failure in filter(None, failures):
             raise failure
 

@@ -302,7 +302,8 @@ def _ask(when: str, node: str, value: Any) -> bool:
     try:
         return typer.confirm("go on?", default=True, err=True)
     except typer.Abort:
-        raise KeyboardInterrupt("a question was not answered") from None
+        say("the question was not answered: the run ends here")
+        raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGINT, handler)
 

@@ -378,9 +378,10 @@ def test_a_run_that_fails_waits_for_its_threads() -> None:
     count = 3_000_000
     rows, out = np.arange(count), np.zeros(count, np.int64)
     for _ in range(2):
+        threads = threading.active_count()
         with pytest.raises(TypeError, match="takes no str"):
             pool.run(count, rows, "of the caller's thread", out)
         assert not out[0] and out[-1] == 2 * rows[-1] and out[count // 3 : -1].all()
         out[:] = 0
     pool.run(count, rows, scratch[0], out)
-    assert np.array_equal(out, 2 * rows)
+    assert np.array_equal(out, 2 * rows) and threading.active_count() == threads

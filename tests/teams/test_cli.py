@@ -176,7 +176,7 @@ def test_variables_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("y\n", "answer after", "complete"),
         ("n\n", "stopped after", "complete"),
-        ("", "go on?", "interrupted"),  # as by Ctrl-C
+        ("", "go on?", "interrupted"),  # nobody answers
     ],
 )
 def test_a_person_is_asked_at_the_terminal(said: str, ended: str, status: str) -> None:
