@@ -138,7 +138,7 @@ def show_leaderboard(
     as_json: Json = False,
 ) -> None:
     """Rank the policies of a results folder, or of submissions, with 95 % intervals."""
-    submitted = [*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"*/*/{MANIFEST}")]
+    submitted = [*folder.glob(f"[!.]*/{MANIFEST}"), *folder.glob(f"*/[!.]*/{MANIFEST}")]
     suites = sorted({path.parent.parent for path in submitted})
     found = map(joined, suites) if suites else [load_results(folder)]
     boards = {results.folder.name: leaderboard(results) for results in found}

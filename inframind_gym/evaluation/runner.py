@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -146,7 +146,10 @@ def play(
         several = workers > 1
         work: Callable[[list[Cell]], Any] = partial(_play_batch, player)
         if several:
-            player.warm_up(cells[0])  # compiles once, not once a process
+            for cell in cells:  # compiled once, not once a process
+                with suppress(PolicyFailedError):  # which is told when the cell is played
+                    player.warm_up(cell)
+                    break
             work = partial(_play_in_worker, type(suite), suite.model_dump_json(), os.getcwd())
         for batch, played in in_parallel(
             work, jobs, workers, lambda batch: batch[0].policy not in left_out

@@ -348,7 +348,7 @@ def joined(folder: Path) -> Results:
         ConfigError: There is no submission that can be shown.
     """
     entries: list[Checked] = []
-    for path in sorted(folder.glob(f"*/{MANIFEST}")):
+    for path in sorted(folder.glob(f"[!.]*/{MANIFEST}")):  # not one that was being written
         try:
             entries.append(check(path.parent))
         except InfraMindError as error:

@@ -123,7 +123,7 @@ def test_a_policy_that_cannot_play_a_scenario_answers_nothing_there(
     policies = ["fixed_recipe:IO:1:llama-3b:Flash", "least_loaded"]
     changes: dict[str, Any] = {"tracks": [track], "loads": [0.5], "num_queries": 20}
     changes |= {"policies": policies}
-    run(suite(tmp_path, **changes), tmp_path / "results")
+    run(suite(tmp_path, **changes), tmp_path / "results", workers=2)
     assert "Its queries of mine/copies stay unanswered." in capsys.readouterr().err
     found = columns_by_cell(tmp_path / "results")
     answered = {
@@ -321,6 +321,13 @@ def test_fits_play_under_the_name_of_their_policy(played: Path, tmp_path: Path) 
     board = leaderboard(results, num_resamples=50)
     (row,) = [r for r in board["tracks"] if r["policy"] == "random"]
     assert len(row["by_training"]) == 3
+    shares = {
+        f"{r['scenario']} ρ {r['load']:g}": r[SCORE] / LIMITS["informed"][r["load"]]
+        for r in board["rows"]
+        if r["policy"] == "random"
+    }
+    assert row["mean"] == pytest.approx(np.mean(list(shares.values())))
+    assert row["worst"] == pytest.approx(min(shares.values())) == shares[row["worst_cell"]]
     (row,) = [
         r for r in board["rows"] if (r["policy"], r["scenario"], r["load"]) == ("random", *at[1:])
     ]

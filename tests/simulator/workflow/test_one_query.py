@@ -90,7 +90,9 @@ def test_a_query_by_hand(
     if roles:
         rules = {"level": "joint", "workload": "mbpp", "agents": {"role_calls": True}}
     scripted = Scripted(
-        lambda call: Reply(by_phase[call.phase][call.node], ANSWER_TOKENS, right=call.node == 0),
+        lambda call: Reply(
+            by_phase[call.phase][call.node], ANSWER_TOKENS + call.node, right=call.node == 0
+        ),
         execution=execution,
         one_query=True,
         background="none",
@@ -137,7 +139,7 @@ def prompts_hold_what_the_graph_lets_a_node_read(scripted: Scripted, drawn: Grap
         if call.phase == SECOND:
             before.add(call.node)
         assert call.reads == tuple(sorted(before))
-        assert call.prompt_tokens == own + ANSWER_TOKENS * len(before)
+        assert call.prompt_tokens == own + sum(ANSWER_TOKENS + node for node in before)
 
 
 def alone(
