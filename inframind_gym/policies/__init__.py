@@ -1,8 +1,8 @@
-"""Policies: the protocol, what a policy is given and sees, and how one is found by name or path.
+"""Policies: the protocol (`base`), built-in policies by name (`registry`), a file for each kind.
 
-A router gives one number a call, `spec.action(model, strategy)`. A planner says that its level is
-another, and gives eight numbers a query: topology, agents less one, and six roles, of which those
-of the first agents are read, modulo the number of roles of the query's domain.
+A router returns one number per call, `spec.action(model, strategy)`. A planner requires level
+"planner" and returns eight numbers per query: topology, number of agents less one, and six roles
+(one per agent, further ones are ignored; modulo the number of roles of the query's domain).
 
     class DebateIfThereIsTime(BasePolicy):
         name = "debate_if_there_is_time"
@@ -18,7 +18,7 @@ of the first agents are read, modulo the number of roles of the query's domain.
 At level "joint" a policy (`JointPolicy`) does both: nine numbers, a plan and a route. Where
 `contexts["kind"]` is PLAN (`inframind_gym.simulator.workflow.state`) a query has arrived and the
 first eight are read; where it is ROUTE a call is ready and the last one is read. Such a policy
-also serves as the `executor` of `InfraMind-Planner-v0`, where it is asked for routes alone.
+can also be the `executor` of `InfraMind-Planner-v0`, which asks it for routes only.
 
 The other families have base classes beside their rules: `placement.BasePlacementPolicy`,
 `assignment.BaseAssignmentPolicy`, `token_budget.BaseTokenBudgetPolicy` and

@@ -1,4 +1,4 @@
-"""The untrained router: prices of GPU seconds and durations of calls, both learned on line.
+"""The untrained router: prices of GPU seconds and durations of calls, both learned online.
 
 A query gets, on arrival, the recipe (plan, models, strategy) with the best balance
 
@@ -41,7 +41,7 @@ _REFLECTION, _DEBATE = TOPOLOGIES.index("Reflection"), TOPOLOGIES.index("Debate"
 FINAL_LOG_S: Final = 0.0  # of the call that decides
 REVISION_LOG_S: Final = -0.3  # of a debate's second round
 REFLECTION_LOGITS: Final = 0.15
-DRAFT_GAIN, DRAFT_MIDDLE = 2.0, 0.62  # logits for a draft that is right for sure, and where it is 0
+DRAFT_GAIN, DRAFT_MIDDLE = 2.0, 0.62  # logits per chance of a right draft; the chance that gains 0
 CODER_LOGITS: Final = 0.2  # for every coder of a debate: tests prove who is right
 
 # Durations: ridge regression of log seconds, a regression for each model.
@@ -50,7 +50,7 @@ CODER_LOGITS: Final = 0.2  # for every coder of a debate: tests prove who is rig
 OWN, SHARED, FIRST_DOMAIN, FIRST_KIND = 0, 1, 2, 2 + len(DOMAINS)
 PRIOR_WEIGHT: Final = 20.0  # measured calls that a prior coefficient counts as
 FORGET: Final = 0.999  # weight of older errors, at every query
-FINAL_STEP: Final = 0.05  # towards what a query of one agent has shown: whether a call decides
+FINAL_STEP: Final = 0.05  # of the moving average of `_final`, at every query of one agent
 LEAST_SERVED: Final = 0.3  # share of a call's seconds that is not waiting, at least
 SPREAD_PRIOR: Final = 0.5  # standard deviation of log(measured / predicted)
 
@@ -64,10 +64,10 @@ MOST_LOAD: Final = 4.0  # beyond which they rise no more
 # A half-empty batch costs a shared GPU as many steps as a full one: its places cost more, up to 6
 # times. In overload, between these loads, that ends, for every batch fills.
 FADES_FROM, FADED = 2.0, 3.0
-# The toll over what a call costs those in flight at first order; chosen on validation, where 4 to 8
-# are alike. It is more than 1, for who is slower is there for longer, and slows others.
+# Factor on the first-order cost of a call to those in flight; chosen on validation, where 4 to 8
+# are alike. More than 1, because a call that is slowed stays longer and slows others in turn.
 TOLL: Final = 4.0
-WORTH_STEP: Final = 0.02  # towards what a second is worth to the query that has just been sent
+WORTH_STEP: Final = 0.02  # of the moving average of `worth`, at every query
 
 SHIFT_SD: Final = 1.0  # of the log odds of a model's answers around the believed ones
 
@@ -77,7 +77,7 @@ class Outlook(NamedTuple):
 
     chance: Floats  # (n, R) of a right answer
     in_time: Floats  # (n, R) probability of an answer within the budget
-    slack: Floats  # (n, R) the quantile of the standard normal at that probability
+    slack: Floats  # (n, R) normal quantile of `in_time`
     log_s: Floats  # (n, R) log of the seconds until the answer
     cost: Floats  # (n, R) price of the slot-seconds that it uses, in right answers
     is_open: Bools  # (n, R) no model that it needs is down
@@ -87,12 +87,12 @@ class AdaptivePolicy(RecipePolicy):
     """Recipes by value, expected seconds and prices of GPUs that are learned while it plays.
 
     Args:
-        prices: False: work costs nothing, an ablation.
+        prices: False is an ablation: work costs nothing.
 
     Attributes:
         log_price: (rows, GPUs) log of the price of a second at no load.
-        worth: (rows, M) right answers that a query on a model loses by a second more, the mean of
-            those that were sent there lately.
+        worth: (rows, M) right answers that a query on a model loses by one more second, a moving
+            average over the queries that were sent there.
     """
 
     name = "adaptive"
@@ -130,12 +130,12 @@ class AdaptivePolicy(RecipePolicy):
         self._final = np.ones((rows, len(DOMAINS)))  # share of plans of one agent with a final call
         self._predicted = np.zeros((rows, 0))  # (rows, queries) log seconds
         names = ("log_price", "worth", "_time_s", "_precision", "_moment", "_coefficients")
-        self._first = {n: getattr(self, n)[0].copy() for n in (*names, "_errors", "_final")}
+        self._initial = {n: getattr(self, n)[0].copy() for n in (*names, "_errors", "_final")}
 
     def forget(self, rows: Ints) -> None:
-        """Return rows to what they were after `reset`: a new episode begins there."""
-        for array, value in self._first.items():
-            getattr(self, array)[rows] = value
+        """Return rows to their values after `reset`: a new episode begins there."""
+        for name, value in self._initial.items():
+            getattr(self, name)[rows] = value
 
     def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
@@ -149,8 +149,8 @@ class AdaptivePolicy(RecipePolicy):
         # Seconds of a call on idle servers and now, (n, M, kinds).
         own, beta = np.minimum(in_flight / self._slots, 1.0), self._coefficients[rows]
         of_domain = beta[np.arange(n), :, FIRST_DOMAIN + domain]  # (n, M)
-        log_s = of_domain[..., None] + beta[..., FIRST_KIND:]
-        idle_s = self.spec.expected_call_s[:, None] * np.exp(log_s)
+        log_ratio = of_domain[..., None] + beta[..., FIRST_KIND:]
+        idle_s = self.spec.expected_call_s[:, None] * np.exp(log_ratio)
         slow = np.exp(beta[..., OWN] * own + beta[..., SHARED] * (own @ self._together))
         idle_s[..., -1] *= self._final[rows, domain][:, None]
         wait_s = self.spec.expected_call_s * slow * self._rounds(in_flight, contexts)
@@ -166,10 +166,7 @@ class AdaptivePolicy(RecipePolicy):
         return Outlook(self._chance[domain], ndtr(slack), slack, log_s, cost, is_open)
 
     def note(self, outlook: Outlook, chosen: Ints, queries: Ints, rows: Ints) -> Ints:
-        """Remember the seconds predicted for the chosen recipes (n,), which are returned.
-
-        What a second is worth to these queries is noted, too.
-        """
+        """Remember what was predicted for `chosen` (n,), update `worth`, and return `chosen`."""
         self._predicted = with_room(self._predicted, queries)
         at = np.arange(len(rows)), chosen
         self._predicted[rows, queries] = outlook.log_s[at]
@@ -267,7 +264,7 @@ class AdaptivePolicy(RecipePolicy):
 
 
 class AdaptiveFeedbackPolicy(AdaptivePolicy):
-    """`adaptive` that corrects what it believes of the models by the answers that it has seen.
+    """`adaptive` that corrects its beliefs about the models by the graded answers.
 
     The log odds of a right answer are the believed ones plus a shift of the model that answers last
     in the question's domain. Shifts are normal, 0 ± SHIFT_SD before any answer; each answer moves
@@ -286,7 +283,7 @@ class AdaptiveFeedbackPolicy(AdaptivePolicy):
         super().reset(spec, seeds)
         shape = (len(seeds), spec.num_models, len(DOMAINS))
         self.shift, self.variance = np.zeros(shape), np.full(shape, SHIFT_SD**2)
-        self._first |= {"shift": np.zeros(shape[1:]), "variance": self.variance[0].copy()}
+        self._initial |= {"shift": np.zeros(shape[1:]), "variance": self.variance[0].copy()}
         self._log_odds, models = logit(self._chance), self.recipes.models
         self._last = models[np.arange(len(models)), (models >= 0).sum(axis=1) - 1]
 

@@ -35,7 +35,7 @@ class BaseAssignmentPolicy(ContextPolicy[AssignmentSpec, AssignmentContext]):
     """A policy that decides from the contexts alone, by `choose`, and learns in `observe`."""
 
     def observe(self, completed: Completed, rows: Ints) -> None:
-        """Learn from tasks (k,) that ended; `rows` (k,) are theirs, of those given to `reset`."""
+        """Learn from tasks (k,) that ended, in `rows` (k,)."""
 
     def best(self, values: Floats, rows: Ints, ordinals: Ints, use: int = 99) -> Ints:
         """Return the places of the largest of `values` (n, k), drawn where several are, (n,)."""
@@ -43,14 +43,14 @@ class BaseAssignmentPolicy(ContextPolicy[AssignmentSpec, AssignmentContext]):
 
 
 def penalties(spec: AssignmentSpec, context: AssignmentContext) -> Floats:
-    """Return the load penalty of each action, (n, 8); without a window's penalty zeros."""
+    """Return the load penalty of each action, (n, 8): 0 with queues, where waiting replaces it."""
     if spec.config.queues:
         return np.zeros((len(context.task), rules.NUM_ACTIONS))
     return rules.load_penalties(context.counts)[:, rules.agent_of(np.arange(rules.NUM_ACTIONS))]
 
 
 def one_a_row(completed: Completed) -> Iterator[Completed]:
-    """Split tasks so that no part has two of one row, in the order in which they ended."""
+    """Split tasks into parts with at most one task a row, each row's in the order they ended."""
     left = np.ones(len(completed.row), np.bool_)
     while left.any():
         places = np.flatnonzero(left)
@@ -78,10 +78,9 @@ class RoundRobinAssignment(BaseAssignmentPolicy):
 
 
 class LeastLoadedAssignment(BaseAssignmentPolicy):
-    """The agent with least to do on the default provider; one of them is drawn if there are more.
+    """The least loaded agent, on the default provider; ties are drawn.
 
-    With queues that is the agent with the fewest tasks in flight, without queues the one with the
-    smallest share of the window.
+    Its load is the tasks in flight with queues, and the share of the window without.
     """
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
@@ -95,11 +94,10 @@ class LeastLoadedAssignment(BaseAssignmentPolicy):
 
 
 class LeastBusyAssignment(BaseAssignmentPolicy):
-    """The deployment with fewest requests in flight, the first of equals.
+    """The deployment with fewest requests in flight; ties go to the first.
 
-    That is the rule of LiteLLM's router strategy "least-busy": it goes through the deployments and
-    keeps one that has strictly fewer. Where tasks come one at a time, nothing is in flight when one
-    arrives, and all of them go to the first deployment.
+    This is the rule of LiteLLM's routing strategy "least-busy". Where tasks come one at a time,
+    nothing is in flight when one arrives, and all of them go to the first deployment.
     """
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
@@ -118,8 +116,8 @@ class StaticExpertAssignment(BaseAssignmentPolicy):
 class MyopicAssignment(BaseAssignmentPolicy):
     """The highest expected reward of this task, whatever it does to the next ones.
 
-    With queues the wait is estimated: the calls ahead of the task times the mean time of service
-    seen so far, over the server's slots.
+    With queues the wait is estimated: the calls ahead of the task times the mean service time so
+    far, over the server's slots.
     """
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
@@ -198,10 +196,10 @@ class QSeedAssignment(Learner, BaseAssignmentPolicy):
     """Load-aware Q-learning to the letter of its source.
 
     The table has a row for each task type and load state and a column for each action, 0 at the
-    start. Each task that ended is one update, then epsilon decays. Greedy actions are the first of
-    the best (on a row of zeros the analyst on openai), and the next state has a task type drawn
-    from the four, not the one that comes. Not in the source: epsilon begins at 1.0 and does not
-    fall below 0.05.
+    start. Each task that ended is one update, then epsilon decays. Ties of greedy actions go to the
+    first (on a row of zeros the analyst on openai). The task type of the next state is drawn from
+    the four, and is not that of the next task. Not in the source: epsilon begins at 1.0 and does
+    not fall below 0.05.
 
     Args:
         **settings: see `QSettings`.
@@ -210,10 +208,10 @@ class QSeedAssignment(Learner, BaseAssignmentPolicy):
     schema = QSettings
     random_tie: ClassVar[bool] = False
     production: ClassVar[bool] = False  # greedy after `training_tasks`
-    terminal: ClassVar[bool] = False  # and without a next state
+    terminal: ClassVar[bool] = False  # updates have no next state then
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
-        """Start one untaught learner for every row."""
+        """Start an untrained learner in every row."""
         super().reset(spec, seeds)
         self.table = np.zeros((len(seeds), rules.NUM_STATES, rules.NUM_ACTIONS))
         self.epsilon = np.full(len(seeds), self.settings.epsilon)  # (rows,) exploration rates
@@ -231,7 +229,7 @@ class QSeedAssignment(Learner, BaseAssignmentPolicy):
 
     def observe(self, completed: Completed, rows: Ints) -> None:
         """Update the cell of every task that ended, and let epsilon decay."""
-        of = self.settings
+        settings = self.settings
         for part in one_a_row(completed):
             u = self.draw(part.row, part.ordinal, _NEXT_TYPE)
             next_type = np.floor(u * len(rules.TASK_TYPES)).astype(np.int64)
@@ -239,11 +237,11 @@ class QSeedAssignment(Learner, BaseAssignmentPolicy):
             ahead = self.table[part.row, next_state].max(axis=1)
             if self.terminal:
                 ahead = np.where(self._in_production(part.ordinal), 0.0, ahead)
-            target = rules.td_target(part.reward, ahead, of.discount)
+            target = rules.td_target(part.reward, ahead, settings.discount)
             cell = part.row, rules.state_index(part.task_type, part.load_state), part.action
-            self.table[cell] = rules.q_update(self.table[cell], target, of.learning_rate)
-            decayed = rules.decayed(self.epsilon[part.row], of.epsilon_min, of.epsilon_decay)
-            self.epsilon[part.row] = decayed
+            self.table[cell] = rules.q_update(self.table[cell], target, settings.learning_rate)
+            schedule = settings.epsilon_min, settings.epsilon_decay
+            self.epsilon[part.row] = rules.decayed(self.epsilon[part.row], *schedule)
 
     def _in_production(self, ordinals: Ints) -> Bools:
         return np.asarray(self.production & (ordinals >= self.settings.training_tasks))
@@ -258,8 +256,7 @@ class QRandomTieAssignment(QSeedAssignment):
 class QBanditAssignment(QRandomTieAssignment):
     """`q_random_tie` with a discount of 0.
 
-    Load penalties depend on earlier actions, but not much; the smaller target is learned from fewer
-    tasks.
+    Load penalties depend little on earlier actions, and the smaller target needs fewer tasks.
     """
 
     changed: ClassVar[dict[str, float]] = {"discount": 0.0}
@@ -269,7 +266,7 @@ class QProductionAssignment(QSeedAssignment):
     """`q_seed` for 50 tasks, then greedy, with updates that have no next state.
 
     As in the source's production system. Values that were trained towards r / (1 - discount) are
-    then pulled down to r, cell by cell: it unlearns.
+    then pulled down to r, cell by cell: the policy unlearns.
     """
 
     production = True
@@ -285,9 +282,9 @@ class QProductionBootstrapAssignment(QProductionAssignment):
 class BanditAssignment(Learner, BaseAssignmentPolicy):
     """Base of the bandits, which know the rule of the load penalty.
 
-    The application computes the penalty itself: they learn the reward of an answer and subtract the
-    penalty of the moment. With queues the penalty is what a call has waited, which nobody knows
-    beforehand: it is part of what they learn.
+    They learn the reward of an answer, and subtract the penalty that the rule gives at a decision.
+    With queues the penalty is for a call's wait, which is unknown beforehand: they learn the reward
+    less the penalty.
     """
 
     def learned(self, completed: Completed) -> NDArray[np.float64]:
@@ -316,11 +313,11 @@ class LinUcbAssignment(BanditAssignment):
     schema = LinUcbAssignmentSettings
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
-        """Start one untaught learner for every row."""
+        """Start an untrained learner in every row."""
         super().reset(spec, seeds)
         size = len(rules.TASK_TYPES) + 1 + spec.config.queues
         self.ridge = Ridge(len(seeds), rules.NUM_ACTIONS, size, self.settings.ridge)
-        self._seen = np.zeros((len(seeds), spec.config.num_tasks, rules.NUM_ACTIONS, size))
+        self._features = np.zeros((len(seeds), spec.config.num_tasks, rules.NUM_ACTIONS, size))
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return the actions of the highest upper bound, (n,)."""
@@ -330,14 +327,14 @@ class LinUcbAssignment(BanditAssignment):
         if self.spec.config.queues:
             load = context.in_flight[:, :, None] / 8.0
             features = np.concatenate([features, load], axis=2)
-        self._seen[rows, context.ordinal] = features
+        self._features[rows, context.ordinal] = features
         bounds = self.ridge.bounds(rows, features, self.settings.alpha)
         return self.best(bounds - penalties(self.spec, context), rows, context.ordinal)
 
     def observe(self, completed: Completed, rows: Ints) -> None:
         """Update the regressions of the actions that were taken."""
         for part in one_a_row(completed._replace(reward=self.learned(completed))):
-            x = self._seen[part.row, part.ordinal, part.action]
+            x = self._features[part.row, part.ordinal, part.action]
             self.ridge.update(part.row, part.action, x, part.reward - self.settings.prior_mean)
 
 
@@ -359,16 +356,16 @@ class ThompsonAssignment(BanditAssignment):
     schema = ThompsonSettings
 
     def reset(self, spec: AssignmentSpec, seeds: Sequence[int]) -> None:
-        """Start one untaught learner for every row."""
+        """Start an untrained learner in every row."""
         super().reset(spec, seeds)
         shape = (len(seeds), len(rules.TASK_TYPES), rules.NUM_ACTIONS)
         self.count, self.total = np.zeros(shape), np.zeros(shape)
 
     def choose(self, context: AssignmentContext, rows: Ints) -> Ints:
         """Return the best actions of a draw from the posterior, (n,)."""
-        of, at = self.settings, (rows, context.task_type)
-        prior, precision = of.prior_sd**-2, of.prior_sd**-2 + self.count[at] / of.noise_sd**2
-        mean = (prior * of.prior_mean + self.total[at] / of.noise_sd**2) / precision
+        s, at = self.settings, (rows, context.task_type)
+        prior, precision = s.prior_sd**-2, s.prior_sd**-2 + self.count[at] / s.noise_sd**2
+        mean = (prior * s.prior_mean + self.total[at] / s.noise_sd**2) / precision
         uses = range(100, 100 + rules.NUM_ACTIONS)
         draws = [normals(self.seeds[rows], STREAM_POLICY, context.ordinal, use) for use in uses]
         noise = np.stack(draws, axis=1)

@@ -25,8 +25,8 @@ from inframind_gym.simulator.workflow.dispatch import PLAN_ACTIONS
 from inframind_gym.simulator.workflow.state import PLAN
 
 REQUIRABLE: Final = ("level", "observation", "planner", "scheduler", "system_features")
-"""Arguments of an environment that belong to the router: how it plans, what it looks at, in which
-order it asks the servers to serve. All others are the world's, the same for every policy."""
+"""Arguments of an environment that a policy may require: how queries are planned, what is observed,
+how servers schedule. All others belong to the scenario and are the same for every policy."""
 
 Context: TypeAlias = np.void
 """One record of the CONTEXT dtype (`inframind_gym.simulator.workflow.state`)."""
@@ -52,26 +52,25 @@ _Seen = TypeVar("_Seen", default=Contexts, contravariant=True)
 class Policy(Protocol[_Spec, _Seen]):
     """Decides for several rows at once.
 
-    A router gives routes (`PolicySpec.action`), plans or both, as `inframind_gym.policies` says.
-    Placements give a number for each GPU, the teams' policies one number.
+    In routing, actions are routes (`PolicySpec.action`), plans or both, see
+    `inframind_gym.policies`; in placement a number for each GPU, in teams one number.
 
     Some members are optional:
 
     - `observe(completed, row)`: called after every step with what finished in it, for policies that
-      learn online. A router gets the queries of one `row`, a policy of assignment the tasks of all
-      rows with an array of their rows.
-    - `carries_out_any_plan`: False where a policy routes only queries that it has planned itself;
-      such a one is no executor of InfraMind-Planner-v0.
-    - `plan_single_calls()`: called once after `reset` where every query is to have one agent that
-      calls once: in the division "route", and by the gateway. Until the next `reset` the policy
-      plans such queries alone. None, the default, where it cannot: it is asked for routes alone.
-    - `requires`: arguments of the environment that a policy insists on, some of REQUIRABLE:
+      learn online. In routing `completed` holds queries of one `row`; in assignment it holds tasks
+      of all rows, and `row` is an array with the row of each.
+    - `carries_out_any_plan`: False if the policy can only route queries that it planned itself;
+      it is then refused as an executor of InfraMind-Planner-v0.
+    - `plan_single_calls()`: called once after `reset` where every query must be one call of one
+      agent (division "route", gateway): until the next `reset` the policy makes only such plans.
+      None, the default, if it has no such mode; it is then asked for routes only.
+    - `requires`: required arguments of the environment, with keys from REQUIRABLE:
       `{"planner": {"topology": "IO", "num_agents": 5}}`, `{"level": "joint"}`,
       `{"observation": "full"}`.
-    - `multiplier`: the λ of the constraint that it was trained with, a number; shown to those who
-      watch a router.
-    - `bound`: True where it knows what no policy may: listed with the contestants, never ranked.
-      `sees_truth`: its contexts hold the latent state of a simulated team, too.
+    - `multiplier`: number, the λ of the constraint it was trained with; shown while it serves.
+    - `bound`: True if it uses what no real policy can know: it is listed but never ranked.
+      `sees_truth`: True if its contexts must also hold the latent state of a simulated team.
     """
 
     name: str
@@ -85,10 +84,10 @@ class Policy(Protocol[_Spec, _Seen]):
         Args:
             observations: (n, d), one a row.
             contexts: (n,) structured array, or arrays with a first axis of n.
-            rows: (n,) which of the rows given to `reset` these are, each at most once.
+            rows: (n,) indices into the seeds of `reset`, each at most once.
 
         Returns:
-            (n,) numbers, or (n, a) where an action has a parts.
+            (n,) numbers, or (n, k) where an action has k parts.
         """
 
 
@@ -96,15 +95,14 @@ class BasePolicy(Generic[Spec, Seen]):
     """A policy; a subclass writes `act_batch`. What it remembers must be kept per row.
 
     Attributes:
-        name: unique name, under which results are filed; of a built-in policy that of the registry.
-        version: raised by a change that alters its actions; results of another are not reused.
-        requires: arguments of the environment that the policy insists on.
-        carries_out_any_plan: whether it routes queries that somebody else has planned.
-        plan_single_calls: method that keeps its plans to one call a query; None: it has none.
+        name: unique name, under which results are filed; the registry sets that of a built-in one.
+        version: raised when its actions change; results of other versions are not reused.
+        requires: required arguments of the environment.
+        carries_out_any_plan: whether it can route queries that another policy has planned.
+        plan_single_calls: method that limits its plans to one call a query; None: it has none.
         spec: the facts of the run.
         seeds: (rows,) uint64.
-        decisions: (rows,) decisions that a row has made, where a subclass counts them for
-            `uniform`.
+        decisions: (rows,) decisions made so far; a subclass that uses `uniform` counts them.
     """
 
     name: str = "policy"
@@ -133,11 +131,11 @@ class BasePolicy(Generic[Spec, Seen]):
         raise NotImplementedError
 
     def draw(self, rows: Ints, ordinals: Ints, use: Ints | int = 0) -> Floats:
-        """Return a number in (0, 1) for each of `rows`: of its seed, an ordinal and a use alone."""
+        """Return a uniform number (n,) per row: a function of its seed, `ordinals` and `use`."""
         return uniform_array(self.seeds[rows], STREAM_POLICY, ordinals, use)
 
     def uniform(self, rows: Ints, use: int) -> Floats:
-        """Return a number in (0, 1) for each of `rows` at its next decision."""
+        """Return a uniform number (n,) per row for the decision that is due."""
         return self.draw(rows, self.decisions[rows], use)
 
 
@@ -195,14 +193,14 @@ class JointPolicy(BasePolicy):
 
 
 def with_room(array: NDArray[Any], queries: Ints) -> NDArray[Any]:
-    """Return an array (rows, queries, ...) with places for these queries; new ones are 0."""
+    """Return `array` (rows, queries, ...), padded with zeros until all `queries` index axis 1."""
     room, needed = array.shape[1], int(queries.max()) + 1
     more = max(needed, 2 * room, 64) - room if needed > room else 0
     return np.pad(array, ((0, 0), (0, more), *[(0, 0)] * (array.ndim - 2))) if more else array
 
 
 def models_up(contexts: Contexts, num_models: int) -> Bools:
-    """Models that may be chosen, (n, M); all where every model is down: no choice is better."""
+    """Models that may be chosen, (n, M): those that are up, or all where none is."""
     bits = np.uint32(1) << np.arange(num_models, dtype=np.uint32)
     up: Bools = (np.asarray(contexts["models_up"])[:, None] & bits) != 0
     up[~up.any(axis=1)] = True
@@ -224,7 +222,7 @@ def place_in(mask: Bools, u: Floats) -> Ints:
 
 
 def draw_from(weights: Floats, u: Floats) -> Ints:
-    """Draw one column (n,) a row of weights (n, k) with uniform `u` (n,); one of weight 0 never."""
+    """Draw one column (n,) a row in proportion to `weights` (n, k), with uniform `u` (n,)."""
     edges = np.cumsum(weights, axis=1)
     return np.asarray((edges <= (u * edges[:, -1])[:, None]).sum(axis=1), np.int64)
 
@@ -236,10 +234,10 @@ def multiplier_of(owner: object) -> float | None:
 
 
 def requires_of(policy: Any) -> dict[str, Any]:
-    """Arguments of the environment that the policy insists on.
+    """Arguments of the environment that the policy requires.
 
     Raises:
-        ConfigError: an argument that is not a policy's to choose.
+        ConfigError: an argument is not in REQUIRABLE.
     """
     requires: Mapping[str, Any] = getattr(policy, "requires", {})
     for argument in requires:

@@ -77,7 +77,7 @@ class Prices(NamedTuple):
     load: Floats  # (...)
     late_value: Floats  # (...) value of a right answer that comes too late
     caution: Floats  # (...) log of the factor by which latencies are overestimated
-    patience_s: Floats  # (...) budgets above count as this
+    patience_s: Floats  # (...) longer budgets count as this
     doubt: Floats  # (...) variance added to that of log latency
     base: Floats  # (..., M)
 
@@ -330,7 +330,7 @@ class BidPricePolicy(RecipePolicy):
     ) -> None:
         self.name = "bid_price" if checkpoint is None else f"bid_price:{checkpoint}"
         self._root = Path(checkpoint) if checkpoint else SHIPPED
-        self._given, self._candidate = model, candidate
+        self._fixed_model, self._candidate = model, candidate
         if model is None:
             configs = [folder / CONFIG_FILE for folder in folders(self._root)]
             for path in configs:
@@ -350,14 +350,14 @@ class BidPricePolicy(RecipePolicy):
             ConfigError: there is none.
         """
         super().reset(spec, seeds)
-        model = self._given or self.model_for(spec)
+        model = self._fixed_model or self.model_for(spec)
         self.model, self.recipes = model, model.recipes
-        self._known, self._packed = as_taken(model.known), model.prices.packed()
+        self._estimates, self._prices = as_taken(model.known), model.prices.packed()
         self._choose = Bound(choose_each)
         self._ease = model.ease(spec.task_embeddings)
         self._arrivals_s = np.zeros((len(seeds), _WINDOW))
         first = np.zeros(len(seeds), np.int64)
-        self._of_row = first if self._candidate is None else self._candidate
+        self._row_candidate = first if self._candidate is None else self._candidate
 
     def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return the recipes of the best balance of success and price, (n,)."""
@@ -371,15 +371,15 @@ class BidPricePolicy(RecipePolicy):
 
         # The prices at that rate: between two rates their numbers are interpolated.
         place = np.interp(np.log(rate), np.log(rates), np.arange(len(rates)))
-        below, of_row = place.astype(np.int64), self._of_row[rows]
-        prices = self._packed[of_row, below]
-        above = self._packed[of_row, np.minimum(below + 1, len(rates) - 1)]
+        below, candidate = place.astype(np.int64), self._row_candidate[rows]
+        prices = self._prices[candidate, below]
+        above = self._prices[candidate, np.minimum(below + 1, len(rates) - 1)]
         prices += (place - below)[:, None] * (above - prices)
 
         domain = contexts["domain"].astype(np.int64)
         left_s = contexts["budget_s"] - (contexts["time_s"] - now_s)
         return choose(
-            self._known,
+            self._estimates,
             prices,
             self.recipes.needs,
             in_flight,

@@ -35,9 +35,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def save(folder: str | Path, tensors: Tensors, config: Mapping[str, Any]) -> None:
-    """Write a checkpoint in place of what the folder held; whatever happens, one of them is there.
+    """Write a checkpoint in place of what the folder held; after a crash one of the two is there.
 
-    The configuration, JSON values, says how to use the tensors.
+    The configuration (JSON values) says how to use the tensors.
 
     Raises:
         InfraMindError: the folder cannot be written.

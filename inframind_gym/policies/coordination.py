@@ -30,12 +30,12 @@ class BaseCoordinationPolicy(ContextPolicy[CoordinationSettings, CoordinationSta
 
 
 class SeedSupervisor(BaseCoordinationPolicy):
-    """The design's order of the agents.
+    """The steps of the design, in order.
 
     Route; plan where the router asks for it; rewrite; search for all sub-tasks at once; merge where
     there were several searches; validate; write again once where the validation finds an issue;
-    answer. A conversation is trimmed when it exceeds its limit, and an agent that fails or is late
-    is answered with the fallback.
+    answer. A conversation that exceeds its limit is trimmed; after an agent that fails or is late
+    comes the fallback.
     """
 
     parallel: ClassVar[bool] = True
@@ -60,28 +60,26 @@ class SeedSupervisor(BaseCoordinationPolicy):
                 ~c.judged & self.validates,
                 c.judged & ~c.valid & (c.regenerations == 0),
             ],
-            [np.full(len(rows), one) for one in (FALLBACK, TRIM, ROUTE, PLAN, REWRITE)]
-            + [search]
-            + [np.full(len(rows), one) for one in (SYNTHESIZE, VALIDATE, REGENERATE)],
+            [FALLBACK, TRIM, ROUTE, PLAN, REWRITE, search, SYNTHESIZE, VALIDATE, REGENERATE],
             ANSWER,
         )
         return np.where(c.mask[np.arange(len(rows)), action], action, FALLBACK)
 
 
 class SequentialSupervisor(SeedSupervisor):
-    """The same, one search after the other."""
+    """`SeedSupervisor` with one search after the other."""
 
     parallel = False
 
 
 class AlwaysPlan(SeedSupervisor):
-    """The same with a plan for every question."""
+    """`SeedSupervisor` with a plan for every question."""
 
     always_plans = True
 
 
 class NoValidate(SeedSupervisor):
-    """The same without validation."""
+    """`SeedSupervisor` without validation."""
 
     validates = False
 

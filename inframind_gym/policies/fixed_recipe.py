@@ -1,9 +1,9 @@
-"""The best constants: one plan and one route for every query of a workload, or a plan for a router.
+"""Fixed recipes: one plan and one route for every query of a workload; a fixed plan for a router.
 
-The simplest rivals of whatever plans. A constant that was chosen well is hard to beat where the
-load is feasible for it: what an agent gains beyond it is what it makes of budgets, load, teams of
-several models and what tells a question's difficulty. `baselines/recipes.py`, last in revision
-92e7edf4, chose the shipped ones on the workloads' questions for training and validation.
+The simplest baselines of policies that plan. A recipe that was chosen well is hard to beat at loads
+that it can serve: a policy gains over it only by using budgets, load, teams of several models or
+signs of a question's difficulty. The shipped recipes were chosen on the workloads' questions for
+training and validation (`baselines/recipes.py`, last in revision 92e7edf4).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from inframind_gym.simulator.workflow.topology import MAX_AGENTS, TOPOLOGIES
 _DATA: Final = Path(__file__).resolve().parent / "data"
 CHOSEN: Final = _DATA / "fixed_recipes.json"
 BY_RATE: Final = _DATA / "fixed_recipes_by_rate.json"
-FALLBACK: Final = "all"  # what workloads take that are not in the tables
-ENOUGH: Final = 10  # arrivals; an estimate of their rate from fewer is off by more than a third
+FALLBACK: Final = "all"  # entry for workloads that are not in the tables
+ENOUGH: Final = 10  # arrivals for an estimate of their rate; from fewer it is off by over a third
 
 
 def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> Ints:
@@ -46,7 +46,7 @@ def recipe_action(spec: PolicySpec, recipe: Mapping[str, Any]) -> Ints:
 
 
 class ConstantRecipes(JointPolicy):
-    """Plays recipes that are chosen without looking at the query."""
+    """Plays recipes that are chosen without regard to the query or the servers."""
 
     carries_out_any_plan = False
     actions: Ints  # (R, 9) plans and routes of the recipes
@@ -84,9 +84,8 @@ class FixedRecipePolicy(ConstantRecipes):
     """The same topology, number of agents, model and strategy for every query.
 
     Args:
-        topology: name; all four or none must be given. Without them the recipe is the one that did
-            best on the workload, with the roles that did best; one that is given has the first
-            roles.
+        topology: name. Give all four arguments or none: without them, recipe and roles are those
+            that did best on the workload; a recipe that is given has the domain's first roles.
         num_agents: 1 to 6.
         model: alias.
         strategy: name.
@@ -120,16 +119,16 @@ class FixedRecipePolicy(ConstantRecipes):
 
     def recipes(self, spec: PolicySpec) -> Sequence[Mapping[str, Any]]:
         """Return the recipe of the workload."""
-        return [self.recipe or _chosen(CHOSEN, spec)]
+        return [self.recipe or _entry(CHOSEN, spec)]
 
 
 class FixedRecipeByRatePolicy(ConstantRecipes):
     """The recipe that did best at the rate of the arrivals.
 
-    It does not see that rate: it takes the mean over the episode so far, up to the arrival of the
-    query at hand, and of the table's rates the nearest by ratio. So a query keeps its recipe,
-    nothing is remembered, and a rate that changes is noticed late. The first queries of an episode
-    get the recipe over all loads (`fixed_recipe`).
+    It estimates the rate as the mean over the episode up to the query's arrival, and takes the
+    nearest rate of the table, by ratio. So all decisions of a query agree without memory, and a
+    change of the rate is noticed late. The first queries of an episode get the recipe over all
+    loads (`fixed_recipe`).
     """
 
     def __init__(self) -> None:
@@ -137,21 +136,21 @@ class FixedRecipeByRatePolicy(ConstantRecipes):
 
     def recipes(self, spec: PolicySpec) -> Sequence[Mapping[str, Any]]:
         """Return the recipes of the workload by rate, and last that over all loads."""
-        by_rate = _chosen(BY_RATE, spec)
+        by_rate = _entry(BY_RATE, spec)
         self._log_rates = np.log([float(rate) for rate in by_rate])  # (R - 1,)
-        return [*by_rate.values(), _chosen(CHOSEN, spec)]
+        return [*by_rate.values(), _entry(CHOSEN, spec)]
 
     def choose(self, contexts: Contexts) -> Ints:
         """Return the recipe of the nearest rate, by ratio, (n,)."""
         arrivals = contexts["query"].astype(np.int64) + 1  # up to this one
-        # The first of n arrivals at rate λ that n - 1 others follow: (n - 1) / T is unbiased.
+        # Of n Poisson arrivals, the last at time T, the unbiased estimate of the rate: (n - 1) / T.
         rate_per_min = 60.0 * (arrivals - 1) / np.maximum(contexts["arrival_s"], 1e-9)
-        far = np.abs(np.log(np.maximum(rate_per_min, 1e-9))[:, None] - self._log_rates)
-        return np.where(arrivals < ENOUGH, len(self._log_rates), far.argmin(axis=1))
+        distance = np.abs(np.log(np.maximum(rate_per_min, 1e-9))[:, None] - self._log_rates)
+        return np.where(arrivals < ENOUGH, len(self._log_rates), distance.argmin(axis=1))
 
 
 class PlannedPolicy(BasePolicy):
-    """A router to which somebody has given a plan for every query, and a strategy if need be.
+    """A router of calls with a fixed plan for every query and, if given, a fixed strategy.
 
     `python -m benchmarks refit --routers` chooses both for a scenario.
 
@@ -176,17 +175,17 @@ class PlannedPolicy(BasePolicy):
             raise ConfigError(f"planned: {unknown('topology', topology, TOPOLOGIES)}")
         require_within(num_agents, 1, MAX_AGENTS, "planned: num_agents")
         self.router: Any = resolve_policy(router)
-        own = requires_of(self.router)
-        if "level" in own:
+        requires = requires_of(self.router)
+        if "level" in requires:
             raise ConfigError(f"planned: {router!r} plans queries itself; name a router of calls")
-        self.requires = own | {"planner": {"topology": topology, "num_agents": num_agents}}
+        self.requires = requires | {"planner": {"topology": topology, "num_agents": num_agents}}
         self.name, self.strategy = f"planned:{topology}:{num_agents}:{strategy}:{router}", strategy
         self.version = getattr(self.router, "version", 1)
         self.fingerprint = getattr(self.router, "fingerprint", "")
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the router has beside: `observe`, `multiplier`."""
-        if name == "router":  # of a copy that is being made
+        """Return an optional member of the router, such as `observe`."""
+        if name == "router":  # in `copy.copy`, before there are attributes
             raise AttributeError(name)
         return getattr(self.router, name)
 
@@ -208,7 +207,7 @@ class PlannedPolicy(BasePolicy):
         return np.asarray(self.spec.action(self.spec.model_of(actions), self._strategy), np.int64)
 
 
-def _chosen(path: Path, spec: PolicySpec) -> dict[str, Any]:
-    """Entry of a table for the workload."""
+def _entry(path: Path, spec: PolicySpec) -> dict[str, Any]:
+    """Return the entry of a table for the workload."""
     table: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return table.get(spec.workload, table[FALLBACK])

@@ -99,7 +99,7 @@ class RoutingLearner(Learner, ABC):
         self.time_s = np.full(len(seeds), -np.inf)
 
     def begin(self, row: int, time_s: float) -> bool:
-        """Return whether a new episode has begun; what is open then never finishes: forget it."""
+        """Return whether a new episode has begun; open decisions of the old one are dropped."""
         is_new = bool(time_s < self.time_s[row])
         if is_new:
             self.open[row].clear()
@@ -137,13 +137,13 @@ class LinUCBPolicy(RoutingLearner):
     Recommendation" (WWW 2010), algorithm 1. Every arm, a route (model, strategy), has its own
     `Ridge` regression; the arm of the highest upper bound is chosen.
 
-    - Features of an arm: 1, b_rem, the share of the workflow's waves that is done, the domain as
-      one-hot, the first principal components of the query's embedding, whose axes are those of the
-      built-in training tasks; queue depth and end-to-end latency of the arm's model.
+    - Features of an arm: 1, the remaining budget, the share of the workflow's waves that is done,
+      the domain (one-hot), the first components of the query's embedding on the principal axes of
+      the built-in training tasks; queue depth and end-to-end latency of the arm's model.
     - Every decision of a query is one pull, and each gets the query's reward when the query is
       done: solved - cost_weight·cost within the budget, -cost_weight after it, solved or not.
-    - Under overload bad news comes as late as the queries do. There is no need to wait for it: a
-      query whose deadline has passed is learned from before the next choice.
+    - Under overload queries end late. A query whose deadline has passed has a known reward, and is
+      learned from before the next choice.
 
     Args:
         **settings: see `LinUcbSettings`.
@@ -153,12 +153,12 @@ class LinUCBPolicy(RoutingLearner):
 
     def __init__(self, **settings: float) -> None:
         super().__init__(**settings)
-        of = self.settings
-        self.components = of.embedding_components
-        self.fingerprint = f"{of.alpha} {of.ridge} {self.components} {of.cost_weight}"
+        s = self.settings
+        self.components = s.embedding_components
+        self.fingerprint = f"{s.alpha} {s.ridge} {self.components} {s.cost_weight}"
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Start one untaught learner for every row."""
+        """Start an untrained learner in every row."""
         super().reset(spec, seeds)
         self._knows_tasks = self.components > 0 and len(spec.task_embeddings) > 0
         if self._knows_tasks:
@@ -210,7 +210,7 @@ class LinUCBPolicy(RoutingLearner):
         shared[np.arange(n), 3 + contexts["domain"].astype(np.int64)] = 1.0
         if self._knows_tasks:
             if layout.embedding == "index":
-                components = self._of_task[layout.query_index(observations)]
+                components = self._task_components[layout.query_index(observations)]
             else:
                 components = self._project(observations[:, layout.query])
             shared[:, 3 + len(DOMAINS) :] = components
@@ -218,8 +218,8 @@ class LinUCBPolicy(RoutingLearner):
         for k, feature in enumerate(("queue", "e2e")):
             if layout.has(feature):
                 of_model[:, :, k] = observations[:, layout.system(feature)]
-        every = np.broadcast_to(shared[:, None], (n, spec.num_actions, shared.shape[1]))
-        return np.concatenate([every, np.repeat(of_model, spec.num_strategies, axis=1)], axis=2)
+        shared = np.broadcast_to(shared[:, None], (n, spec.num_actions, shared.shape[1]))
+        return np.concatenate([shared, np.repeat(of_model, spec.num_strategies, axis=1)], axis=2)
 
     def _fit_axes(self, tasks: Floats) -> None:
         """Find the principal axes of known tasks, each scaled to unit variance."""
@@ -231,7 +231,7 @@ class LinUCBPolicy(RoutingLearner):
         signs = np.sign(self._axes[np.arange(len(first)), np.abs(self._axes).argmax(axis=1)])
         self._axes *= signs[:, None]
         self._scale = 1.0 / np.sqrt(np.maximum(variances[first], 1e-12))
-        self._of_task = self._project(self.spec.task_embeddings)
+        self._task_components = self._project(self.spec.task_embeddings)
 
     def _project(self, embeddings: NDArray[np.floating[Any]]) -> Floats:
         """Return the components (n, components) of embeddings (n, 384)."""
@@ -271,9 +271,9 @@ class QLearningLoadTrackerPolicy(RoutingLearner):
       (model, strategy).
     - One routed call is one assignment: its penalty is read from the window of assignments *before*
       it is recorded, the next load state after.
-    - A query that finishes gives every one of its assignments its raw reward, each less its own
-      penalty and not below 0; epsilon decays once. The next state is that of the row's next
-      decision; an assignment that no decision has followed yet is final.
+    - When a query finishes, the reward of each of its assignments is the query's raw reward less
+      the assignment's penalty, at least 0; epsilon decays once. The next state is that of the row's
+      next decision; there is none where no decision has followed yet.
 
     Args:
         **settings: see `QLearningSettings`.
@@ -282,7 +282,7 @@ class QLearningLoadTrackerPolicy(RoutingLearner):
     schema = QLearningSettings
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
-        """Start one untaught learner for every row."""
+        """Start an untrained learner in every row."""
         super().reset(spec, seeds)
         rows, states = len(seeds), len(DOMAINS) * (spec.num_models + 1)
         self.table = np.zeros((rows, states, spec.num_actions))
@@ -292,22 +292,22 @@ class QLearningLoadTrackerPolicy(RoutingLearner):
 
     def act_batch(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
         """Return the routes of `rows`, (n,)."""
-        of, models = self.settings, self.spec.num_models
+        s, models = self.settings, self.spec.num_models
         up = models_up(contexts, models).repeat(self.spec.num_strategies, axis=1)
         explores = self.uniform(rows, DRAW_TIE) < self.epsilon[rows]
         drawn = place_in(up, self.uniform(rows, DRAW_MODEL))
         self.decisions[rows] += 1
         counts = rules.window_counts(self.window[rows], models)
         domain = contexts["domain"].astype(np.int64)
-        state = domain * (models + 1) + rules.load_state(counts, of.hot_threshold)
+        state = domain * (models + 1) + rules.load_state(counts, s.hot_threshold)
         greedy = np.where(up, self.table[rows, state], -np.inf).argmax(axis=1)
         actions = np.where(explores, drawn, greedy)
         chosen = self.spec.model_of(actions)
-        penalty = rules.load_penalty(counts, chosen, of.penalty_weight, of.max_penalty)
+        penalty = rules.load_penalty(counts, chosen, s.penalty_weight, s.max_penalty)
         self.window[rows] = np.column_stack([self.window[rows, 1:], chosen])
-        after = rules.load_state(rules.window_counts(self.window[rows], models), of.hot_threshold)
-        columns = (state, actions, penalty, after)
-        for i, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        after = rules.load_state(rules.window_counts(self.window[rows], models), s.hot_threshold)
+        columns = [column.tolist() for column in (state, actions, penalty, after)]
+        for i, values in enumerate(zip(*columns, strict=True)):
             row, last = int(rows[i]), self._last[rows[i]]
             if not self.begin(row, float(contexts["time_s"][i])) and last is not None:
                 last.next_domain = int(domain[i])
@@ -322,8 +322,8 @@ class QLearningLoadTrackerPolicy(RoutingLearner):
         return np.asarray(np.clip(raw, 0.0, 1.0), np.float64)
 
     def learn(self, row: int, query: int, reward: float) -> None:
-        """Learn from every decision of a finished query; one of another router is left out."""
-        of, table = self.settings, self.table[row]
+        """Learn from every decision of a finished query, if this router made them."""
+        s, table = self.settings, self.table[row]
         if query not in self.open[row]:
             return
         for pull in self.open[row].pop(query):
@@ -331,6 +331,6 @@ class QLearningLoadTrackerPolicy(RoutingLearner):
             if pull.next_domain is not None:
                 following = pull.next_domain * (self.spec.num_models + 1) + pull.next_load_state
                 ahead = table[following].max()
-            target = rules.td_target(max(0.0, reward - pull.load_penalty), ahead, of.gamma)
-            table[cell] = rules.q_update(table[cell], target, of.lr)
-        self.epsilon[row] = rules.decayed(self.epsilon[row], of.epsilon_min, of.epsilon_decay)
+            target = rules.td_target(max(0.0, reward - pull.load_penalty), ahead, s.gamma)
+            table[cell] = rules.q_update(table[cell], target, s.lr)
+        self.epsilon[row] = rules.decayed(self.epsilon[row], s.epsilon_min, s.epsilon_decay)

@@ -23,7 +23,7 @@ _RATE_EMA: Final = 0.27  # of the calls that come in an interval
 _WORK_EMA: Final = 0.1  # of the work of a call
 HORIZON_S: Final = 15.0  # H, how far ahead a copy's worth is computed
 TAIL_S: Final = 28.0  # T, charged to a call that still waits then
-DWELL_S: Final = 10.0  # that a model which became active stays at least
+DWELL_S: Final = 10.0  # least time that a model stays active
 PRICE: Final = 2.0  # request-seconds that every switch costs in addition to its delay
 # Share of a copy's own worth that is charged for the time until it serves. The other part of a
 # switch's cost is what the GPU's present model would have saved in that time: an idle GPU has
@@ -447,8 +447,8 @@ class PlusFlowPlacement(BasePlacementPolicy):
         self._rate = np.zeros((rows, models))
         self._weight = np.zeros(rows)  # of the observations in the averages so far
         self._work = np.zeros((rows, models))
-        self._was = np.full((rows, gpus), NONE)
-        self._since_s = np.full((rows, gpus), -np.inf)
+        self._previous = np.full((rows, gpus), NONE)  # active models at the last decision
+        self._since_s = np.full((rows, gpus), -np.inf)  # when they became active
 
     def decide(self, context: PlacementContext, row: int) -> Ints:
         """Learn from the interval, compute the worth of copies, solve the flow."""
@@ -460,9 +460,9 @@ class PlusFlowPlacement(BasePlacementPolicy):
         active, state = context.active[0], context.state[0]
         coming = is_coming(state)
         target = np.where(coming.any(axis=1), coming.argmax(axis=1), active)
-        there = target[:, None] == np.arange(spec.num_models)
+        is_target = target[:, None] == np.arange(spec.num_models)
         stays = context.time_s[0] - self._since_s[row] < DWELL_S
-        copies = there.sum(axis=0) // spec.tp
+        copies = is_target.sum(axis=0) // spec.tp
         plan = Plan(
             tp=spec.tp,
             free=context.stable[0] & ~(stays & (active != NONE)),
@@ -482,14 +482,14 @@ class PlusFlowPlacement(BasePlacementPolicy):
         if now_s == 0.0:
             self._rate[row] = self._weight[row] = 0.0
             self._since_s[row] = -np.inf
-            self._was[row] = active
+            self._previous[row] = active
             self._work[row] = context.latency_s[0] / (spec.base_s + spec.per_seq_s * spec.slots / 2)
             return
         self._rate[row] += _RATE_EMA * (context.arrived[0] - self._rate[row])
         self._weight[row] += _RATE_EMA * (1.0 - self._weight[row])
-        new = (active != NONE) & (active != self._was[row])
+        new = (active != NONE) & (active != self._previous[row])
         self._since_s[row, new] = now_s
-        self._was[row] = active
+        self._previous[row] = active
         for m in np.unique(active[active != NONE]).tolist():
             batch = float(context.in_flight[0][active == m].mean())
             if 0.0 < batch <= spec.slots[m]:

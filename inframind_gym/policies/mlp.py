@@ -1,8 +1,8 @@
 """Players of perceptrons that Stable-Baselines3 and sb3-contrib have trained: NumPy in float64.
 
-No torch, no pickle. A checkpoint holds `layer0.weight`, `layer0.bias`, … and in `config.json` what
-its training has chosen. The player takes the best action that is open by the network's logits or
-values; that of placements, whose network scores pairs of a GPU and a model, draws.
+No torch, no pickle. A checkpoint holds `layer0.weight`, `layer0.bias`, … and in `config.json` the
+choices of its training. A player takes the open action of the largest logit or value; in placement,
+where the network scores pairs of a GPU and a model, it draws.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RoutingCheckpoint(TeamCheckpoint):
 
 
 class Network(NamedTuple):
-    """A checkpoint that was opened."""
+    """An opened checkpoint."""
 
     folder: Path
     tensors: checkpoint.Tensors
@@ -90,7 +90,7 @@ def layer_shapes(layers: Sequence[int], prefix: str = "layer") -> dict[str, tupl
 
 
 def forward(tensors: checkpoint.Tensors, x: NDArray[Any], activation: str = "tanh") -> Floats:
-    """Return the outputs (n, a) for inputs (n, d); a row's bits are its own."""
+    """Return the outputs (n, a) for inputs (n, d), bit-equal for a row whatever the others are."""
     layers = len(tensors) // 2
     for i in range(layers):
         weight = tensors[f"layer{i}.weight"].astype(np.float64)
@@ -113,16 +113,16 @@ class MlpPolicy(BasePolicy[Any, Any]):
     short: ClassVar[str] = "sb3_maskable_ppo"  # name of the policy with the shipped checkpoint
     kind: ClassVar[str]  # of its checkpoints
     schema: ClassVar[type[MlpCheckpoint]] = TeamCheckpoint
-    # folders; several where an environment has several forms, and () is that of the name
+    # folders of the shipped checkpoints, one for each form of the environment; (): `short` alone
     shipped: ClassVar[tuple[str, ...]] = ()
-    sizes: ClassVar[tuple[int, int]]  # of an observation, and number of actions
+    sizes: ClassVar[tuple[int, int]]  # numbers of an observation, and actions
 
     def __init__(self, folder: str | None = None) -> None:
         self.name = self.short if folder is None else f"{self.short}:{folder}"
         shipped = [checkpoint.SHIPPED / place for place in self.shipped or (self.short,)]
         self.networks = [self._open(place) for place in ([Path(folder)] if folder else shipped)]
         self.folder, self._tensors, self.config = self.networks[0]
-        self.fingerprint = " ".join(checkpoint.fingerprint(of.folder) for of in self.networks)
+        self.fingerprint = " ".join(checkpoint.fingerprint(n.folder) for n in self.networks)
 
     def _open(self, folder: Path) -> Network:
         network = Network(*checkpoint.load_as(self.schema, folder))
@@ -188,13 +188,13 @@ class PpoAssignment(MlpPolicy):
         return layer_shapes((size, config.hidden, config.hidden, assignment_rules.NUM_ACTIONS))
 
     def reset(self, spec: assignment.AssignmentSpec, seeds: Sequence[int]) -> None:
-        """Take the network of the form of load.
+        """Take the network for the environment's form of load.
 
         Raises:
-            ConfigError: the checkpoint is of the other form.
+            ConfigError: the checkpoint is for the other form.
         """
         super().reset(spec, seeds)
-        load, by_load = spec.config.load, {of.config.load: of.tensors for of in self.networks}
+        load, by_load = spec.config.load, {n.config.load: n.tensors for n in self.networks}
         if load not in by_load:
             raise ConfigError(
                 f"policy {self.name!r} was trained for load {self.config.load!r}, not "
@@ -215,7 +215,7 @@ class Sb3Policy(MlpPolicy):
 
     kind = "sb3"
     schema = RoutingCheckpoint
-    version = 3  # one agent, streams, every decision learned once its query is over
+    version = 3  # trained with one agent, on streams, each decision learned when its query is over
     requires = MappingProxyType(
         {"system_features": list(COMPACT_SEEN), "planner": {"topology": "IO", "num_agents": 1}}
     )
@@ -314,7 +314,7 @@ def take_apart(observations: Any, gpus: int, models: int) -> Parts:
 
 def inputs_of(parts: Parts, xp: Any) -> dict[str, Any]:
     """Return the inputs of the networks of a placement, by name; `xp` is numpy or torch."""
-    host = parts.bits[..., 0] @ parts.model
+    host = parts.bits[..., 0] @ parts.model  # features of the model awake on each GPU
     mean = xp.broadcast_to(parts.model.mean(1)[:, None], host.shape)
     around = xp.concatenate([parts.gpu, host, mean], axis=-1)
     pairs = parts.bits.shape[:3]
@@ -326,7 +326,7 @@ def inputs_of(parts: Parts, xp: Any) -> dict[str, Any]:
 def placement_logits(
     tensors: Mapping[str, NDArray[Any]], observations: Float32s, gpus: int, models: int
 ) -> Floats:
-    """Return scores of every choice for observations (n, d), (n, G, M + 1): leaving it alone first.
+    """Return scores (n, G, M + 1) of choices for observations (n, d); the first is to do nothing.
 
     The tensors are those of `MaskablePpoPlacement.shapes`.
     """
@@ -348,12 +348,12 @@ class MaskablePpoPlacement(MlpPolicy, BasePlacementPolicy):
 
     One small network scores every pair (GPU g, model m), another one leaving GPU g alone; the
     scores are the logits of a MultiDiscrete action. All weights are shared, so one checkpoint fits
-    every cluster, whatever its order of GPUs and models. Of a pair it sees the four bits of m on g,
-    the numbers of g, those of m, those of the model that is awake on g (zeros if none is) and the
-    mean over all models. `baselines.sb3.Scorer` is the same network in PyTorch.
+    every cluster, whatever its order of GPUs and models. The input of a pair is the four bits of m
+    on g, the features of g, those of m, those of the model that is awake on g (zeros if none is)
+    and the mean over all models. `baselines.sb3.Scorer` is the same network in PyTorch.
 
-    It was trained to draw: GPUs that look alike have the same scores, and the best choice alone
-    would send all of them after the same model. Groups that are not complete are left alone.
+    It draws because GPUs in the same state have the same scores: the best choice would give all of
+    them the same model. Tensor-parallel groups that are drawn incomplete are left alone.
     """
 
     kind = "placement_scorer"
@@ -369,10 +369,10 @@ class MaskablePpoPlacement(MlpPolicy, BasePlacementPolicy):
     def act_batch(self, observations: Float32s, contexts: PlacementContext, rows: Ints) -> Ints:
         """Return the drawn choices, (n, G)."""
         spec, shape = self.spec, (self.spec.num_gpus, self.spec.num_models)
-        # Row by row: a row's bits do not depend on its company.
+        # Row by row, so that a row's bits do not depend on the others.
         scores = [placement_logits(self._tensors, row[None], *shape)[0] for row in observations]
-        luck = [self.generators[row].gumbel(size=scores[0].shape) for row in rows.tolist()]
-        perturbed = np.stack(scores) + np.stack(luck)
+        noise = [self.generators[row].gumbel(size=scores[0].shape) for row in rows.tolist()]
+        perturbed = np.stack(scores) + np.stack(noise)
         actions = np.where(contexts.mask, perturbed, -np.inf).argmax(axis=-1)
         for m in np.flatnonzero(spec.tp > 1).tolist():
             for first in range(0, spec.num_gpus, int(spec.tp[m])):

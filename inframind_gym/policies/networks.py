@@ -49,9 +49,9 @@ LAYER_NORM_EPS: Final = 1e-5
 
 DRAW_MODE, DRAW_COUNT, DRAW_ROLE = range(3)  # columns of a plan's draws; of six roles the last
 PLAN_DRAWS: Final = DRAW_ROLE + MAX_AGENTS
-DRAW_ROUTE: Final = 0  # uses of a row's draws in InfraMind; the parts of a plan follow
-DRAW_MODEL: Final = PLAN_DRAWS  # uses of a query's numbers in MasRouter: 0..7 the plan, 8..13 the
-DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # models, 14.. the strategies of its nodes
+DRAW_ROUTE: Final = 0  # InfraMind: use of a row's draws; the parts of a plan follow
+DRAW_MODEL: Final = PLAN_DRAWS  # MasRouter: uses of a query's draws, 0..7 are the plan's
+DRAW_STRATEGY: Final = PLAN_DRAWS + MAX_AGENTS  # and after the agents' models, one a node
 
 ROLE_START: Final = np.array([roles_of(domain)[0] for domain in DOMAINS])
 ROLE_DOMAIN: Final = np.array([DOMAINS.index(role.domain) for role in ROLES])
@@ -103,7 +103,7 @@ class NumpyPlanner:
         self.modes = Candidates(weights, "collab_mode.")
         self.roles = Candidates(weights, "role_selector.")
         latent = self.encode(np.zeros((1, EMBED_DIM)))
-        self.plan(latent, np.zeros(1, np.int64))  # fails here, if it does
+        self.plan(latent, np.zeros(1, np.int64))  # a wrong tensor fails here, not in play
 
     def encode(self, query: NDArray[np.floating[Any]]) -> Floats:
         """Return latents (B, 64) of queries (B, 384)."""
@@ -158,7 +158,7 @@ def encode(weights: Weights, prefix: str, x: Floats) -> Floats:
 
 
 def linear(weights: Weights, name: str, x: Floats) -> Floats:
-    """Apply the linear layer `name`."""
+    """Apply the linear layer `name` to x (n, d)."""
     out: Floats = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
     return out
 
@@ -182,6 +182,25 @@ def pick(logits: Floats, uniforms: Floats | None) -> Ints:
     if uniforms is None:
         return np.asarray(logits.argmax(axis=-1), np.int64)
     return draw_from(softmax(logits), uniforms)
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Return log-probabilities (n, A) of logits (n, A)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    out: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return out
+
+
+def draw(log_probs: Floats, uniforms: Floats | None, temperature: float = 1.0) -> Ints:
+    """Return one column a row of log-probabilities (n, A), drawn with `uniforms` (n,).
+
+    Without them it is the likeliest column; a temperature below 1 makes draws sharper.
+    """
+    if uniforms is None:
+        return np.asarray(log_probs.argmax(axis=1), np.int64)
+    if temperature != 1.0:
+        log_probs = log_softmax(log_probs / temperature)
+    return draw_from(np.exp(log_probs), uniforms)
 
 
 def executor_shapes(
@@ -216,7 +235,7 @@ class Player:
         tensors: of a checkpoint: `planner.*` and `executor.*`.
         spec: the pool, the tasks and the roles.
         system_state: False: the telemetry is not seen.
-        predicted_latency: a price list, the predicted latency of every route, replaces telemetry.
+        predicted_latency: the predicted latency of every route replaces telemetry.
         draw_count: draw the agent count where the rest of a plan is drawn.
     """
 
@@ -251,15 +270,15 @@ class Player:
         """Return remaining budget and telemetry (n, 1 + M·F) as the executor sees them.
 
         With `predicted_latency` (n, 1 + M·S): log(1 + L) / log 300 with L the seconds of
-        `expected_answer_s` times the strategy's measured factor of the length.
+        `expected_answer_s` times the strategy's relative length.
         """
         layout, spec = self.spec.layout, self.spec
         resource = observations[:, layout.resource].copy()
         if self.predicted_latency:
             call_s = expected_answer_s(spec, layout.queue_depth_req(observations))
-            prices = call_s[:, :, None] * [STRATEGY_LENGTH[name] for name in spec.strategies]
-            listed = np.log1p(prices.reshape(len(call_s), -1)) / math.log(300.0)
-            return np.concatenate([resource[:, :1], listed], axis=1).astype(np.float32)
+            route_s = call_s[:, :, None] * [STRATEGY_LENGTH[name] for name in spec.strategies]
+            scaled = np.log1p(route_s.reshape(len(call_s), -1)) / math.log(300.0)
+            return np.concatenate([resource[:, :1], scaled], axis=1).astype(np.float32)
         if not self.system_state:
             resource[:, 1:] = 0.0
         return resource
@@ -276,10 +295,10 @@ class Player:
             encoded = self._relu("resource", np.concatenate(paths, axis=1))
             merged = np.concatenate([semantic, self._norm("resource_norm", encoded)], axis=1)
         logits = self._relu("merge", merged) @ self._w["policy.weight"] + self._w["policy.bias"]
-        if (models := self.spec.num_models) and logits.shape[1] != self.spec.num_actions:
-            both = logits[:, :models, None] + logits[:, None, models:]  # a factored head
-            logits = both.reshape(len(logits), -1)
-        up = models_up(contexts, self.spec.num_models)
+        models = self.spec.num_models
+        if logits.shape[1] != self.spec.num_actions:  # a factored head
+            logits = (logits[:, :models, None] + logits[:, None, models:]).reshape(len(logits), -1)
+        up = models_up(contexts, models)
         return log_softmax(np.where(up.repeat(self.spec.num_strategies, axis=1), logits, -np.inf))
 
     def _relu(self, name: str, x: Floats) -> Floats:
@@ -312,14 +331,14 @@ class InfraMindCheckpoint(BaseModel):
 class InfraMindPolicy(JointPolicy):
     """InfraMind (arXiv 2606.11440): the likeliest actions of its planner and executor, or drawn.
 
-    The policy is trained to draw. In mode "sample" it shares the calls among the models as in its
-    training; the likeliest action sends all alike calls to one model until telemetry says that
-    this one is full.
+    The policy is trained with drawn actions. In mode "sample" it spreads the calls over the models
+    as in training; the likeliest actions send all similar calls to one model until telemetry shows
+    that it is full.
 
     Args:
         checkpoint: folder; without it the shipped checkpoint of this policy's name.
         mode: "sample" draws plans and routes as in training, "likeliest" draws nothing; without it
-            the checkpoint's way: the likeliest plan, and a route at its temperature.
+            plans are the likeliest, and routes are drawn at the checkpoint's temperature.
 
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, or of another network.
@@ -393,32 +412,13 @@ class InfraMindV2Policy(InfraMindPolicy):
     version = 4
 
 
-def log_softmax(logits: Floats) -> Floats:
-    """Return log-probabilities (n, A) of logits (n, A)."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    out: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return out
-
-
-def draw(log_probs: Floats, uniforms: Floats | None, temperature: float = 1.0) -> Ints:
-    """Return one column a row of log-probabilities (n, A), drawn with `uniforms` (n,).
-
-    Without them it is the likeliest column; a temperature below 1 makes draws sharper.
-    """
-    if uniforms is None:
-        return np.asarray(log_probs.argmax(axis=1), np.int64)
-    if temperature != 1.0:
-        log_probs = log_softmax(log_probs / temperature)
-    return draw_from(np.exp(log_probs), uniforms)
-
-
 class TextRouter(JointPolicy):
-    """Draw a plan for every query from its text, and a model and a strategy for each of its calls.
+    """Draws a plan for every query from its text, and a model and a strategy for each of its calls.
 
     Collaboration mode, roles and the model of every agent are drawn. MasRouter has no prompt
     strategies: one is drawn for every call from the workload's measured mix.
 
-    What is drawn for a query is a function of the row's seed and its place in the episode. A
+    The draws of a query are a function of the row's seed and the query's place in the episode. A
     model that is down is never drawn.
 
     Args:
@@ -445,11 +445,11 @@ class TextRouter(JointPolicy):
                 environment does not leave plans to it.
         """
         super().reset(spec, seeds)
-        strange = [model for model in spec.models if model not in self.models]
-        if strange:
+        untrained = [model for model in spec.models if model not in self.models]
+        if untrained:
             raise ConfigError(
                 f"{self.name}: was trained for {', '.join(self.models)}, the pool also has "
-                f"{', '.join(strange)}. {TRAIN}."
+                f"{', '.join(untrained)}. {TRAIN}."
             )
         self._order = [self.models.index(model) for model in spec.models]
         self._probabilities = np.zeros((len(seeds), 0, spec.num_models))  # by row and query

@@ -31,7 +31,7 @@ class BasePlacementPolicy(ContextPolicy[PlacementSpec, PlacementContext]):
     """A policy that decides row by row."""
 
     def reset(self, spec: PlacementSpec, seeds: Sequence[int]) -> None:
-        """Remember the facts of the run; make one generator a row."""
+        """Make a random generator for each row."""
         super().reset(spec, seeds)
         self.generators = [np.random.default_rng(seed) for seed in seeds]
 
@@ -48,8 +48,8 @@ class BasePlacementPolicy(ContextPolicy[PlacementSpec, PlacementContext]):
         """Return the decision of one row, (G,).
 
         Args:
-            context: arrays with a first axis of 1.
-            row: which one.
+            context: of this row alone: arrays with a first axis of 1.
+            row: its index, for what is remembered per row.
         """
         raise NotImplementedError
 
@@ -74,9 +74,9 @@ def open_blocks(
 
 
 class RandomPlacement(BasePlacementPolicy):
-    """Each decision, each GPU with probability 0.1 takes a random model that is open to it.
+    """At each decision each GPU takes, with probability 0.1, a random model that is open to it.
 
-    Groups are chosen as a whole, so its choices are legal.
+    A tensor-parallel model takes its whole block, so that choices are legal.
     """
 
     def decide(self, context: PlacementContext, row: int) -> Ints:
@@ -116,7 +116,7 @@ class StaticPlacement(BasePlacementPolicy):
                     placed = True
 
     def decide(self, context: PlacementContext, row: int) -> Ints:
-        """Choose what is planned wherever it is not there yet and may come."""
+        """Choose the planned model wherever it is not active and may be loaded."""
         action = np.zeros(self.spec.num_gpus, np.int64)
         for m in range(self.spec.num_models):
             for block in open_blocks(self.spec, context, m, action):
@@ -177,9 +177,9 @@ class GreedyPlacement(BasePlacementPolicy):
         waiting = context.waiting[0]
         active = context.active[0]
         idle = (context.in_flight[0] == 0) & ((active == NONE) | (waiting[active] == 0))
-        given = np.zeros(spec.num_models, np.bool_)
+        has_no_block = np.zeros(spec.num_models, np.bool_)
         while True:
-            pressure = np.where(given, 0.0, waiting / (copies + 1.0))
+            pressure = np.where(has_no_block, 0.0, waiting / (copies + 1.0))
             m = int(pressure.argmax())
             if pressure[m] <= 0.0:
                 return action
@@ -188,16 +188,16 @@ class GreedyPlacement(BasePlacementPolicy):
                 action[blocks[0]] = m + 1
                 copies[m] += 1
             else:
-                given[m] = True
+                has_no_block[m] = True
 
 
 class ThresholdPlacement(BasePlacementPolicy):
     """An autoscaler with two thresholds on the use of slots.
 
-    The use of a model is its calls in flight and waiting over the slots of its instances. Above
-    HIGH (and whenever calls wait for a model that is not awake) it wants one more instance. It
-    takes the block whose models are least used, none of them above LOW, if they have another
-    instance or no demand; a model that is not awake takes it whatever is there.
+    The use of a model is its calls in flight and waiting over the slots of its instances. A model
+    above HIGH, or with waiting calls and no instance, gets one more. It takes the block whose
+    models are least used, all of them below LOW and with another instance or no demand. A model
+    without an instance may take any open block.
     """
 
     def decide(self, context: PlacementContext, row: int) -> Ints:
@@ -206,10 +206,10 @@ class ThresholdPlacement(BasePlacementPolicy):
         action = np.zeros(spec.num_gpus, np.int64)
         copies = instances(spec, context)
         active = context.active[0]
-        there = active[:, None] == np.arange(spec.num_models)
-        in_flight = (context.in_flight[0][:, None] * there).sum(axis=0) / spec.tp
-        asked = in_flight + context.waiting[0]
-        use = asked / np.maximum(copies * spec.slots, 1)
+        is_active = active[:, None] == np.arange(spec.num_models)
+        in_flight = (context.in_flight[0][:, None] * is_active).sum(axis=0) / spec.tp
+        demand = in_flight + context.waiting[0]
+        use = demand / np.maximum(copies * spec.slots, 1)
         missing = (copies == 0) & (context.waiting[0] > 0)
         order = np.lexsort((-use, ~missing))
         for m in order.tolist():
@@ -218,7 +218,7 @@ class ThresholdPlacement(BasePlacementPolicy):
             blocks = []
             for block in open_blocks(spec, context, m, action):
                 owners = np.unique(active[block][active[block] != NONE])
-                spare = ((copies[owners] > 1) | (asked[owners] == 0)).all()
+                spare = ((copies[owners] > 1) | (demand[owners] == 0)).all()
                 calm = (use[owners] < LOW).all()
                 if missing[m] or (spare and calm):
                     blocks.append((use[owners].max(initial=-1.0), block.start, block, owners))

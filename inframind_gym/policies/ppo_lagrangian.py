@@ -7,7 +7,7 @@ its queue shows: calls in flight stay at `adaptive.TARGET` a slot. Its Lagrangia
     1[solved in time] - λ · 1[late] - Σ_g μ_g · seconds of slots on GPU g
 
 μ_g follows the load by dual ascent, λ the share of late queries by proportional-integral control,
-in training and in play alike, and the network sees what they lead to. Such a policy meets its
+in training and in play alike, and the network observes both. Such a policy meets its
 constraints in states and pools where fixed multipliers would not: Calvo-Fullana, Paternain, Chamon
 and Ribeiro (2024), "State Augmented Constrained Reinforcement Learning". μ_g are the prices of
 `adaptive`; what a recipe takes and how long it lasts is learned as there. The network corrects its
@@ -15,9 +15,9 @@ scores:
 
     score_r = P_r · T_r - λ · (1 - T_r) - cost_r + network(recipe r, query, pool)
 
-with P_r the chance of a right answer and T_r of one in time; the unit is the right answer. It looks
-at one recipe like at another, so that one network plays any number of models and GPUs. In training
-recipes are drawn by the softmax of their scores. Checkpoints: `agents/ppo_lagrangian.py`.
+with P_r the chance of a right answer and T_r of one in time; the unit is the right answer. Every
+recipe is scored by the same weights, so that one network plays any number of models and GPUs. In
+training, recipes are drawn by the softmax of their scores (`agents/ppo_lagrangian.py`).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ NAME: Final = "ppo_lagrangian"
 SAMPLE: Final = "sample"
 SHARPNESS: Final = 100.0  # logits of a right answer, where recipes are drawn
 KINDS: Final = ("IO", "Reflection", "Debate")  # topologies of recipes
-RECIPE: Final = 7  # numbers of a recipe that change
-FIXED: Final = len(KINDS) + len(STRATEGIES) + 3  # and that do not
+RECIPE: Final = 7  # features of a recipe that depend on query and load
+FIXED: Final = len(KINDS) + len(STRATEGIES) + 3  # features of a recipe that never change
 SHUT: Final = -1e6  # score of a recipe that cannot be chosen
-TEXT: Final = 8  # numbers that a question's embedding becomes
-QUERY: Final = len(DOMAINS) + 9 + TEXT
+TEXT: Final = 8  # features that a question's embedding is mapped to
+QUERY: Final = len(DOMAINS) + 9 + TEXT  # features of a query and the pool
 
 # λ, by control of the share of late queries.
 LATE_QUERIES: Final = 200.0  # over which the share is averaged
-LATE_P, LATE_I = 2.0, 0.02  # λ by the excess, and its rise a query
+LATE_P, LATE_I = 2.0, 0.02  # gains: λ per excess, and its rise per excess and query
 MOST_LAMBDA: Final = 1.0
 RATE_S: Final = (60.0, 600.0)  # windows of arrival rates, short and long
 RATE_PRIOR: Final = 1.0  # arrivals
@@ -100,7 +100,7 @@ NUMPY: Final = Library(
 
 
 def embed(w: Mapping[str, Array], embeddings: Array, lib: Library) -> Array:
-    """Return what the network makes of embeddings (T, 384) of questions, (T, TEXT)."""
+    """Return the network's features (T, TEXT) of embeddings (T, 384) of questions."""
     return lib.relu(embeddings @ w["text"])
 
 
@@ -108,10 +108,10 @@ def scores_of(w: Mapping[str, Array], seen: Seen, text: Array, fixed: Array, lib
     """Return scores of recipes (n, R), in right answers; written once for NumPy and torch.
 
     Args:
-        w: the weights, as `shapes` says.
+        w: the weights, as in `shapes`.
         seen: of n queries.
         text: (n, TEXT), of `embed`.
-        fixed: (R, FIXED), of `fixed_of`.
+        fixed: (R, FIXED), `PpoLagrangianPolicy.fixed`.
         lib: of the arrays.
     """
     query = lib.cat((seen.query, text)) @ w["query"] + w["first_bias"]
@@ -137,8 +137,9 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         mode: "sample" draws recipes, as in training.
 
     Attributes:
-        lagrange: (rows,) λ of each row.
-        has_lateness: Whether λ is controlled; else it is 0.
+        lagrange, late: (rows,) λ, and the moving average of the share of late queries.
+        fixed: (R, FIXED) features of the recipes that never change.
+        has_lateness: whether λ is controlled; else it is 0.
 
     Raises:
         ConfigError: there is no such checkpoint or mode, it is damaged, or of another network.
@@ -150,7 +151,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
     has_lateness = True
 
     def __init__(self, checkpoint: str | None = None, mode: str | None = None) -> None:
-        if checkpoint == SAMPLE and mode is None:  # the name of the shipped one that draws
+        if checkpoint == SAMPLE and mode is None:  # "ppo_lagrangian:sample"
             checkpoint, mode = None, SAMPLE
         if mode not in (None, SAMPLE):
             raise ConfigError(f"policy {NAME!r}: {unknown('mode', str(mode), [SAMPLE])}")
@@ -165,7 +166,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         self.use(weights, config.promise)
 
     def use(self, weights: Mapping[str, Array], promise: float, dtype: Any = np.float64) -> None:
-        """Play with other weights; in float64 an action does not depend on the rows beside it."""
+        """Play with other weights; in float64, actions do not depend on the rows of a batch."""
         self.weights = {name: np.asarray(array, dtype) for name, array in weights.items()}
         self.promise = promise
 
@@ -183,10 +184,9 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         self._arrivals = np.full((rows, 2), RATE_PRIOR)  # in the windows, weights falling
         self._last_s = np.zeros(rows)
         for name in ("lagrange", "late", "_late_sum", "_arrivals", "_last_s"):
-            self._first[name] = getattr(self, name)[0].copy()
+            self._initial[name] = getattr(self, name)[0].copy()
         embeddings = spec.task_embeddings.astype(self.weights["text"].dtype)
         self._texts = embed(self.weights, embeddings, NUMPY)
-        # What never changes of recipes (R, FIXED), and their calls by model (M, R).
         recipes = self.recipes
         last = recipes.models.clip(0)[np.arange(len(recipes)), (recipes.models >= 0).sum(1) - 1]
         parts = [recipes.topology == TOPOLOGIES.index(kind) for kind in KINDS]
@@ -201,7 +201,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         ]
         self.fixed = np.column_stack(parts).astype(np.float32)
         calls = self._work.reshape(spec.num_models, -1, len(recipes)).sum(axis=1)
-        self._share = calls / calls.sum(axis=0)
+        self._share = calls / calls.sum(axis=0)  # (M, R) of a recipe's calls, by model
 
     def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
         """Return recipes (n,) for queries that have just arrived, with calls in flight (n, M)."""
@@ -218,7 +218,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         return np.asarray(scores.argmax(axis=1), np.int64)
 
     def see(self, outlook: Outlook, in_flight: Floats, contexts: Contexts, rows: Ints) -> Seen:
-        """Return what the network sees of queries that have just arrived, as float32."""
+        """Return the network's inputs for queries that have just arrived, as float32."""
         now_s = contexts["time_s"]
         passed_s = np.maximum(now_s - self._last_s[rows], 0.0)[:, None]
         self._last_s[rows] = now_s
@@ -226,7 +226,7 @@ class PpoLagrangianPolicy(AdaptivePolicy):
         age_s = now_s[:, None] + 1.0
         window_s = np.array(RATE_S) * -np.expm1(-age_s / RATE_S)
         calls_per_s = (self._slots / self.spec.expected_call_s).sum()
-        log_rates = np.log(self._arrivals[rows] / window_s / calls_per_s)  # of what there is
+        log_rates = np.log(self._arrivals[rows] / window_s / calls_per_s)  # over the capacity
 
         load = in_flight / self._slots  # (n, M)
         on_gpu = load @ self._on_gpu  # (n, G)

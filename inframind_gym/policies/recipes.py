@@ -32,7 +32,7 @@ from inframind_gym.tasks import DOMAINS
 # Arguments of the environment that planning by recipes needs.
 REQUIRES: Final[dict[str, Any]] = {"level": "joint", "system_features": ["in_flight"]}
 _DEBATE: Final = TOPOLOGIES.index("Debate")
-_NEVER: Final = np.uint32(2**32 - 1)  # models that a recipe needs to be left out
+_NEVER: Final = np.uint32(2**32 - 1)  # `needs` of a recipe that must not be chosen
 
 
 class Recipe(NamedTuple):
@@ -110,9 +110,9 @@ def table_from_tensors(tensors: Mapping[str, NDArray[Any]], num_strategies: int)
 
 
 def role_orders(task_embeddings: Float32s, role_embeddings: Float32s) -> NDArray[np.int8]:
-    """Return the agents' roles by question, the best fit first: by the cosine of the embeddings.
+    """Return the agents' roles for every question, the best fit first: by cosine of embeddings.
 
-    Those of questions (T, 384) have unit length, those of roles (R, 384) the order of ROLES.
+    Embeddings of questions (T, 384) have unit length; those of roles (R, 384) are as in ROLES.
 
     Returns:
         (T, domains, rules, MAX_AGENTS) positions within the domain's roles; too few roles repeat.
@@ -169,12 +169,12 @@ class RecipePolicy(JointPolicy):
         Raises:
             ConfigError: there are none.
         """
-        twice = self.recipes.topology == TOPOLOGIES.index("Reflection")
-        alone = ((self.recipes.models >= 0).sum(axis=1) == 1) & ~twice
-        if not alone.any():
+        reflects = self.recipes.topology == TOPOLOGIES.index("Reflection")
+        is_single = ((self.recipes.models >= 0).sum(axis=1) == 1) & ~reflects
+        if not is_single.any():
             raise ConfigError(f"policy {self.name!r} has no recipe of one call")
-        needs = as_taken(np.where(alone, self.recipes.needs, _NEVER))
-        # No `_replace`, which compares the number of recipes with that of the columns.
+        needs = as_taken(np.where(is_single, self.recipes.needs, _NEVER))
+        # Not `_replace`: it checks the number of columns by `len`, which counts recipes here.
         self.recipes = RecipeTable(**self.recipes._asdict() | {"needs": needs})
 
     def choose(self, in_flight: Floats, contexts: Contexts, rows: Ints) -> Ints:
@@ -183,7 +183,7 @@ class RecipePolicy(JointPolicy):
         return np.minimum((draws * len(self.recipes)).astype(np.int64), len(self.recipes) - 1)
 
     def plans(self, observations: Float32s, contexts: Contexts, rows: Ints) -> Ints:
-        """Return the plans (n, 8) of the recipes that are chosen, which are kept."""
+        """Choose and remember a recipe for each query; return their plans (n, 8)."""
         in_flight, query = self.spec.layout.in_flight_req(observations), contexts["query"]
         if query.max() >= self.assigned.shape[1]:
             self.assigned = with_room(self.assigned, query)

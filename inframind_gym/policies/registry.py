@@ -1,4 +1,4 @@
-"""From a name or `package.module:Class` to a policy: the built-in policies of all families.
+"""Make a policy from a name or `package.module:Class`; the built-in policies of all families.
 
     resolve_policy("static:qwen-14b:Concise")                 # arguments follow the name
     resolve_policy("threshold", family="placement")
@@ -105,8 +105,7 @@ _BUILT_IN: Final = {
         "sb3_maskable_ppo:folder": "mlp:MaskablePpoSupervisor",
     },
 }
-# They know what no policy can know: listed beside the contestants, never ranked with them.
-_BOUNDS: Final = ("everywhere", "myopic", "optimum")
+_BOUNDS: Final = ("everywhere", "myopic", "optimum")  # see `PolicyEntry.bound`
 
 
 class PolicyEntry(NamedTuple):
@@ -114,15 +113,16 @@ class PolicyEntry(NamedTuple):
 
     path: str  # `package.module:Class`, imported when the policy is made
     args: tuple[str, ...]  # keyword arguments that may follow the name after colons, in this order
-    bound: bool  # it knows what no policy can know: listed with the contestants, never ranked
+    bound: bool  # it uses what no real policy can know: it is listed but never ranked
 
 
 POLICIES: Final[dict[str, dict[str, PolicyEntry]]] = {
     family: {
-        name: PolicyEntry(f"{__package__}.{place}", tuple(arguments), name in _BOUNDS)
-        for (name, *arguments), place in ((usage.split(":"), at) for usage, at in places.items())
+        name: PolicyEntry(f"{__package__}.{path}", tuple(args), name in _BOUNDS)
+        for usage, path in paths.items()
+        for name, *args in [usage.split(":")]
     }
-    for family, places in _BUILT_IN.items()
+    for family, paths in _BUILT_IN.items()
 }
 """Family -> name -> entry of the built-in policies."""
 
@@ -138,11 +138,11 @@ def resolve_policy(
     """Make a policy from its name, its name with arguments, or `package.module:Class`.
 
     Args:
-        name_or_path: for example "least_loaded", "static:llama-8b:Flash", "my_policy:MyPolicy", a
-            class in the working directory too. An argument that is left empty,
-            "ppo_lagrangian::sample", has its default.
-        family: of the names.
-        **kwargs: arguments of the class; plain JSON values, so that a run can be written down.
+        name_or_path: for example "least_loaded", "static:llama-8b:Flash" or "my_policy:MyPolicy",
+            which may be in the working directory. An empty argument ("ppo_lagrangian::sample") has
+            its default.
+        family: of the policy, a key of POLICIES.
+        **kwargs: arguments of the class; JSON values, so that a run can be written down.
 
     Raises:
         ConfigError: nothing of that name (the nearest is suggested and all are listed), the module

@@ -34,13 +34,13 @@ DRAW_MODEL, DRAW_STRATEGY, DRAW_TIE = range(3)  # uses of a decision's draws
 # 3B-32B models on H100 and H200 (TPOT at batch 16 over batch 1).
 FULL_BATCH_SLOWDOWN: Final = 0.3
 E2E_WEIGHT: Final = 0.5  # trust in the polled end-to-end latency of a full server
-FLASH_SLACK: Final = 1.25  # share of the budget over expected latency, below which Flash is used
-DEEP_SLACK: Final = 2.0  # from which DeepThink is
+FLASH_SLACK: Final = 1.25  # call's share of the budget / expected latency; below it Flash is used
+DEEP_SLACK: Final = 2.0  # the same ratio, from which on DeepThink is used
 STRATEGY_LOGITS: Final = MappingProxyType({"Flash": -0.3, "Concise": 0.0, "DeepThink": 0.15})
 STRATEGY_LOG_S: Final = MappingProxyType({"Flash": -0.1, "Concise": -0.1, "DeepThink": 0.25})
 DIFFICULTY_SD: Final = 1.7  # spread of questions' difficulty, logits
 SPREAD_LOG_S: Final = 0.5  # standard deviation of log(measured / expected seconds)
-GPU_SLOWDOWN: Final = 0.5  # of a call, by the calls in flight per slot of its GPU's models
+GPU_SLOWDOWN: Final = 0.5  # of a call per call in flight per slot, summed over its GPU's models
 PUBLISHED_AGGREGATOR: Final = "deepseek-32b"
 SWARM: Final = Path(__file__).parent / "data" / "gptswarm.json"
 CALLS_PER_NODE: Final = np.array([graph(name, 1).calls_per_node for name in TOPOLOGIES])
@@ -58,7 +58,7 @@ class Decisions(NamedTuple):
 
 
 class Heuristic(BasePolicy, ABC):
-    """A policy that picks a model for every row and then, unless told otherwise, a strategy."""
+    """A policy that picks a model for every row, then a strategy."""
 
     strategy: str = MIX  # of every call, or "mix": drawn from the workload's measured mix
 
@@ -100,7 +100,7 @@ class Heuristic(BasePolicy, ABC):
 
 
 class OfOneStrategy(Heuristic):
-    """A policy whose strategy can be given.
+    """A policy whose strategy is an argument.
 
     Args:
         strategy: name of a strategy, or "mix".
@@ -169,17 +169,16 @@ class StaticPolicy(Heuristic):
 
 
 class StaticMixPolicy(Heuristic):
-    """Draws every call from the measured oblivious mix of the workload's models and strategies.
+    """Draws every call from the workload's measured shares of models and strategies.
 
-    The stand-in for an oblivious router such as MasRouter: right on average about what it likes,
-    blind to where the queues are.
+    A stand-in for a router such as MasRouter: it has its average mix, and does not see queues.
     """
 
     def choose_models(self, due: Decisions) -> Ints:
         """A draw from the models' shares, renormalised over those that are up."""
         share = self.spec.model_share * due.up
-        unwanted = share.sum(axis=1) <= 0.0  # only models are up that the mix never uses
-        share[unwanted] = due.up[unwanted]
+        unused = share.sum(axis=1) <= 0.0  # rows where all models that are up have share 0
+        share[unused] = due.up[unused]
         return draw_from(share, self.uniform(due.rows, DRAW_MODEL))
 
 
@@ -249,10 +248,10 @@ class GPTSwarmPolicy(Heuristic):
     """A fixed graph of nodes, one a model, whose edges were learned.
 
     Source: Zhuge et al., "GPTSwarm: Language Agents as Optimizable Graphs" (ICML 2024), as the
-    published comparison has it: five nodes, of the ten edges i < j those that REINFORCE has
-    switched on (`baselines/gptswarm.py`). Every query runs through the same graph; neither
-    load nor budget plays a part. Node k asks its model; while that is down, the next one that is
-    up. Every model is used once, so the workflow's final call goes to the model of node 0.
+    published comparison has it: five nodes, and of the ten edges i < j those that REINFORCE
+    learned to keep (`baselines/gptswarm.py`). Every query runs through the same graph, whatever
+    the load and the budget. Node k asks its model, or the next one that is up. Every model is used
+    once, so the workflow's final call goes to the model of node 0.
 
     Args:
         edges: JSON file of a trained graph (`inframind train gptswarm`); the shipped one if None.
@@ -261,7 +260,7 @@ class GPTSwarmPolicy(Heuristic):
         ConfigError: the file is no trained graph.
     """
 
-    strategy = "Concise"  # with which the shipped edges were learned
+    strategy = "Concise"  # the shipped edges were learned with it
 
     def __init__(self, edges: str | None = None) -> None:
         self.name = f"gptswarm:{edges}" if edges else "gptswarm"
@@ -291,10 +290,10 @@ class QueueAware(Heuristic):
 
     Telemetry is as old as the last poll (5 s by default). A router that trusts it alone sends a
     whole interval's calls to the same idle server. Calls that follow without a decision (a node's
-    second call, the final one) show at the next poll, as does everybody else's traffic.
+    second call, the final one) and background traffic show at the next poll.
     """
 
-    sent: Ints | Floats  # (rows, M) calls that were sent
+    sent: Ints | Floats  # (rows, M) calls sent since the last poll
 
     def reset(self, spec: PolicySpec, seeds: Sequence[int]) -> None:
         """Prepare for `len(seeds)` rows.
@@ -364,8 +363,8 @@ class LowestExpectedLatencyPolicy(QueueAware):
         """Seconds until a call sent now would be answered, (n, M).
 
         The polled end-to-end latency is blended into `expected_answer_s`, with E2E_WEIGHT times the
-        share of slots in use: with nothing running it is a memory of older load (the last value is
-        held while nothing finishes).
+        share of slots in use: on an idle server the polled value is stale, for telemetry holds the
+        last one while nothing finishes.
         """
         spec, load = self.spec, self.load_req(observations, rows)
         expected = expected_answer_s(spec, load)
@@ -385,10 +384,9 @@ class BudgetGreedyPolicy(LowestExpectedLatencyPolicy):
     """The strongest model whose expected latency fits the call's share of the remaining budget.
 
     The share is the remaining budget over the calls that still follow one another: the waves left
-    (twice as many where every node makes a second call) and the final decision. The strategy
-    follows from the slack: DeepThink where the share is twice the expected latency, Flash where it
-    is less than 1.25 times, Concise between. Where no model fits, the fastest answers with Flash:
-    the answer will be late, so it should at least be out of the way.
+    (twice as many where every node makes a second call) and the final decision. The slack is the
+    share over the expected latency: DeepThink from 2 on, Flash below 1.25, Concise between. Where
+    no model fits, the answer will be late: the fastest model gives it with Flash, to free its slot.
     """
 
     def choose_models(self, due: Decisions) -> Ints:
@@ -491,7 +489,7 @@ class SpillPolicy(OneAgentRule):
     """
 
     def scores(self, in_flight: Floats, due: Decisions) -> Floats:
-        """Return the abilities of models that fit, and below them minus the seconds, (n, M, S)."""
+        """Return the ability of models that fit; minus the seconds, ranked below, with Flash."""
         spec, expected_s = self.spec, self.expected_s(in_flight)
         fits = (in_flight < spec.max_num_seqs) & (expected_s <= self.left_s(due.contexts))
         scores = np.full((*in_flight.shape, spec.num_strategies), -1e12)

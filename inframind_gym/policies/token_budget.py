@@ -1,6 +1,6 @@
 """Policies of the token budget: modes of the design, rules, and the exact optimum.
 
-One may set `strategy`, the mode of the initial allocations that it wants.
+A policy's `strategy` is the mode of its initial allocations.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class BaseTokenBudgetPolicy(ContextPolicy[TokenBudgetSpec, TeamState]):
 
 
 def request(context: TeamState, agent: int, size: int) -> Ints:
-    """Return (n,) calls of an agent, after a reallocation where its allocation is short.
+    """Return the actions (n,) towards a call of an agent.
 
-    Where neither allocation nor budget pays, the action is STOP.
+    A reallocation to it where its allocation is short, else the call; STOP where it cannot be paid.
     """
     limit, most = context.limits[:, agent, size], context.max_tokens[agent, size]
     room = context.remaining - context.estimates[:, agent]
@@ -48,6 +48,14 @@ def request(context: TeamState, agent: int, size: int) -> Ints:
     helps = short & context.mask[:, REALLOCATE + agent] & (own < room)
     call = np.where(context.mask[:, agent * len(SIZES) + size], agent * len(SIZES) + size, STOP)
     return np.where(helps, REALLOCATE + agent, call)
+
+
+def _in_turn(context: TeamState, size: int) -> Ints:
+    """Return (n,) the next of plan, draft, review, revision, review, … at one size."""
+    calls = context.calls
+    reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]
+    again = np.where(reviewed, request(context, EXECUTOR, size), request(context, CRITIC, size))
+    return np.where(calls[:, PLANNER] > 0, again, request(context, PLANNER, size))
 
 
 class _FixedMode(BaseTokenBudgetPolicy):
@@ -130,14 +138,6 @@ class RandomBudget(BaseTokenBudgetPolicy):
         return place_in(context.mask, self.draw(rows, context.steps))
 
 
-def _in_turn(context: TeamState, size: int) -> Ints:
-    """Return (n,) the next of plan, draft, review, revision, review, … at one size."""
-    calls = context.calls
-    reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]
-    again = np.where(reviewed, request(context, EXECUTOR, size), request(context, CRITIC, size))
-    return np.where(calls[:, PLANNER] > 0, again, request(context, PLANNER, size))
-
-
 class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
     """Plan, draft, then review and revise; the critic is cut when its ROI falls below a threshold.
 
@@ -159,12 +159,12 @@ class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
     def choose(self, context: TeamState, rows: Ints) -> Ints:
         """Return the next call, a reallocation, a cut, or STOP, (n,)."""
         calls, is_cut, last_roi = context.calls, context.cut, context.last_roi
-        # (n, 3) agents whose last call fell below
+        # (n, 3) agents whose last ROI is below the threshold
         low = (calls > 0) & (last_roi < self.spec.settings.roi_threshold)
         reviewed = calls[:, CRITIC] >= calls[:, EXECUTOR]  # the executor's turn
         revise, review = request(context, EXECUTOR, M), request(context, CRITIC, M)
-        goes_on = reviewed | (self.strict & ~low[:, EXECUTOR])  # without a critic
-        after_cut = np.where(goes_on, revise, STOP)
+        goes_on = reviewed | (self.strict & ~low[:, EXECUTOR])
+        after_cut = np.where(goes_on, revise, STOP)  # of the critic
         action = np.where(is_cut[:, CRITIC], after_cut, np.where(reviewed, revise, review))
         action = np.where(low[:, CRITIC] & ~is_cut[:, CRITIC], CUT + CRITIC, action)
         if self.strict:
@@ -186,7 +186,7 @@ class AdaptiveRoiBudget(BaseTokenBudgetPolicy):
 class AdaptiveRoiStrictBudget(AdaptiveRoiBudget):
     """Every agent is cut when its ROI falls below the threshold; without executor the team stops.
 
-    With a threshold that is the price of a token, this is greedy by one step.
+    With the price of a token as the threshold, this is the policy that is greedy by one step.
     """
 
     strict = True
