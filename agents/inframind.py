@@ -166,19 +166,19 @@ class Batch(NamedTuple):
     """Q answered queries and their n decisions, query by query."""
 
     records: Array  # (Q,) COMPLETED
-    of: Array  # (n,) query of each decision, 0..Q-1
+    query: Array  # (n,) query of each decision, 0..Q-1
     node: Array  # (n,) its place in the workflow
     resource: Array  # (n, 1 + M·F) remaining budget and telemetry that were observed
     log_prob: Array  # (n,) of the route when it was drawn
 
     def column(self, name: str) -> Array:
-        """Return (n,) what `records` say of the decisions, such as "model"."""
-        values: Array = self.records[name][self.of]
+        """Return a field of `records`, such as "model", for every decision, (n,)."""
+        values: Array = self.records[name][self.query]
         return values[np.arange(len(values)), self.node] if values.ndim == 2 else values
 
 
 class Streams:
-    """A stream of queries in each of E rows, and notes of every decision.
+    """A stream of queries in each of E rows, with a record of every decision.
 
     The split of the tasks is "train" or "val"; `changes` are arguments of the environment.
     """
@@ -196,7 +196,7 @@ class Streams:
         self.log_prob = np.zeros((*size, MAX_NODES), np.float32)
 
     def begin(self, rates: Array, *key: int) -> None:
-        """Start streams with (E,) arrivals/min; all luck is a function of the key."""
+        """Start streams with (E,) arrivals/min; all draws are functions of the key."""
         seeds = [seed_of(*key, EPISODES, row) for row in range(len(rates))]
         options = {"arrival_rate_per_min": rates}
         self._observations, _ = self.env.reset(seed=seeds, options=options)
@@ -204,16 +204,16 @@ class Streams:
         self.running = np.ones(len(rates), np.bool_)
 
     def step(self, player: Player, temperature: float = 1.0) -> Array:
-        """Take one decision in every running row; returns the (row, query) pairs (k, 2) answered.
+        """Take one decision in every running row; return the answered (row, query) pairs, (k, 2).
 
-        Routes are drawn at a temperature; 0 takes the likeliest. Plans are drawn at 1 and the
-        likeliest below.
+        Routes are drawn at the temperature, at 0 the likeliest; plans are drawn at 1 only.
         """
         contexts = self.env.contexts()
         uniforms = self._rng.random((len(contexts), PLAN_DRAWS))
         actions = np.zeros((len(contexts), PLAN_ACTIONS + 1), np.int64)
         is_plan = contexts["kind"] == PLAN
-        plan, route = (np.flatnonzero(self.running & due) for due in (is_plan, ~is_plan))
+        plan = np.flatnonzero(self.running & is_plan)
+        route = np.flatnonzero(self.running & ~is_plan)
         if len(plan):
             drawn = uniforms[plan] if temperature == 1.0 else None
             actions[plan, :PLAN_ACTIONS] = player.plans(contexts.take(plan), drawn)
@@ -236,9 +236,9 @@ class Streams:
         """Return answered queries, (row, query) pairs (Q, 2), with their decisions."""
         at = tuple(pairs.T)
         records = self.records[at]
-        of, node = np.nonzero(np.arange(MAX_NODES) < records["num_nodes"][:, None])
-        resource, log_prob = self.resource[at][of, node], self.log_prob[at][of, node]
-        return Batch(records, of, node, resource, log_prob)
+        query, node = np.nonzero(np.arange(MAX_NODES) < records["num_nodes"][:, None])
+        resource, log_prob = self.resource[at][query, node], self.log_prob[at][query, node]
+        return Batch(records, query, node, resource, log_prob)
 
 
 def measures(records: Array) -> dict[str, float]:
@@ -336,7 +336,7 @@ class Agent(nn.Module):
             net = {"dual_pathway": c.dual_pathway, "joint_head": c.joint_head}
             self.executor = ExecutorNet(spec, system, **net)
             self.planner = PlannerNet()
-        if config.planner.init is not None:  # its router of models is left behind
+        if config.planner.init is not None:  # only the planner of that checkpoint is loaded
             shipped = checkpoint.SHIPPED / config.planner.init
             folder = shipped if shipped.is_dir() else Path(config.planner.init)
             tensors, _ = checkpoint.load(folder)
@@ -417,30 +417,30 @@ class Learner:
         }
 
     def update_executor(self, batch: Batch, q: Array, weight: float) -> dict[str, float]:
-        """PPO: K steps on the whole batch of queries, which earn q (Q,); the weight is λ."""
+        """PPO: `mini_epochs` steps on the whole batch, whose queries earn q (Q,); weight is λ."""
         c, net = self.config.executor, self.agent.executor
         query = torch.from_numpy(self.spec.task_embeddings[batch.column("task")])
         role = torch.from_numpy(self.spec.role_embeddings[batch.column("role")])
-        seen = query, role, torch.from_numpy(batch.resource)
+        inputs = query, role, torch.from_numpy(batch.resource)
         actions = self.spec.action(batch.column("model"), batch.column("strategy"))
         index = torch.from_numpy(actions.astype(np.int64))[:, None]
         old_log_prob = torch.from_numpy(batch.log_prob)
 
         share = batch.column("node_latency_s") / batch.column("budget_s")
-        rewards = np.asarray(q[batch.of] - weight * share, np.float32)
-        wanted = torch.from_numpy(rewards)
+        rewards = np.asarray(q[batch.query] - weight * share, np.float32)
+        returns = torch.from_numpy(rewards)
         with torch.no_grad():
-            log_probs, values = net(*seen)
+            log_probs, values = net(*inputs)
             lag_kl = approx_kl(log_probs.gather(1, index)[:, 0] - old_log_prob)
             advantage = normalise(rewards - values.numpy())
 
         for _ in range(c.mini_epochs):
-            log_probs, values = net(*seen)
+            log_probs, values = net(*inputs)
             log_ratio = log_probs.gather(1, index)[:, 0] - old_log_prob
             ratio = log_ratio.exp()
             clipped = ratio.clamp(1.0 - c.clip, 1.0 + c.clip)
             policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-            value_loss = F.mse_loss(values, wanted)
+            value_loss = F.mse_loss(values, returns)
             entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
             loss = policy_loss + c.value_weight * value_loss - c.entropy_weight * entropy
             self._descend(net, loss, c.max_grad_norm)
@@ -471,7 +471,7 @@ class Learner:
         }
 
     def _descend(self, net: nn.Module, loss: Tensor, max_grad_norm: float) -> None:
-        """Take one step of Adam, which leaves the network alone that the loss is not of."""
+        """Take one step of Adam on `net`; the other network has no gradients and stays."""
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
@@ -524,55 +524,55 @@ def train(config: InfraMindConfig, run: Run) -> dict[str, Any]:
     streams = Streams(config, "train", rows if in_turn else rows * len(rates))
     held_out = Streams(config, "val", c.rows, budget_s=c.budget_s)
     learner = Learner(config, run.seed, streams.spec)
-    done: dict[str, Any] = {"epoch": 0, "decisions": 0, "seconds": 0.0}
-    done |= {"best": None, "best_epoch": 0}
+    progress: dict[str, Any] = {"epoch": 0, "decisions": 0, "seconds": 0.0}
+    progress |= {"best": None, "best_epoch": 0}
     if saved is not None:
         learner.restore(*saved)
-        done = saved[1]["progress"]
+        progress = saved[1]["progress"]
     size = config.batch_episodes
     report = ProgressReport(config.steps, learner.updates, "inframind", "updates")
-    with run.tracker(done["decisions"]) as tracker, report:
+    with run.tracker(progress["decisions"]) as tracker, report:
         while learner.updates < config.steps and (
-            done["epoch"] < done["best_epoch"] + c.early_stopping
+            progress["epoch"] < progress["best_epoch"] + c.early_stopping
         ):
-            began, updates, decisions = time.perf_counter(), learner.updates, done["decisions"]
-            learner.warming_up = done["epoch"] < config.lagrange.warmup
+            began, updates, decisions = time.perf_counter(), learner.updates, progress["decisions"]
+            learner.warming_up = progress["epoch"] < config.lagrange.warmup
             player = learner.player()
-            order = np.random.default_rng([run.seed, ORDER, done["epoch"]]).permutation(rates)
+            order = np.random.default_rng([run.seed, ORDER, progress["epoch"]]).permutation(rates)
             sweeps = (
                 [np.full(rows, rate) for rate in order] if in_turn else [np.repeat(rates, rows)]
             )
-            for number, at in enumerate(sweeps):
+            for number, sweep in enumerate(sweeps):  # (E,) arrivals/min
                 waiting = np.zeros((0, 2), np.int64)
-                streams.begin(at, run.seed, TRAINING, done["epoch"], number)
+                streams.begin(sweep, run.seed, TRAINING, progress["epoch"], number)
                 while streams.running.any():
                     decisions += int(streams.running.sum())
                     waiting = np.concatenate([waiting, streams.step(player)])
                     is_last = config.partial_batch and not streams.running.any()
                     while len(waiting) >= size or (is_last and len(waiting)):
                         metrics = learner.update(streams.batch(waiting[:size]))
-                        speed = (decisions - done["decisions"]) / (time.perf_counter() - began)
-                        metrics |= {"charts/SPS": speed, "charts/rate_per_min": float(at.mean())}
+                        speed = (decisions - progress["decisions"]) / (time.perf_counter() - began)
+                        metrics |= {"charts/SPS": speed, "charts/rate_per_min": float(sweep.mean())}
                         tracker.log(
                             decisions, metrics | {"charts/queries": float(len(waiting[:size]))}
                         )
                         player, waiting = learner.player(), waiting[size:]
-            done |= {"epoch": done["epoch"] + 1, "decisions": decisions}
+            progress |= {"epoch": progress["epoch"] + 1, "decisions": decisions}
             held_out.begin(np.full(c.rows, c.rate_per_min), run.seed, VALIDATION)  # always the same
             while held_out.running.any():
                 held_out.step(player, config.temperature)
-            found = measures(held_out.records.ravel())
-            done["seconds"] += time.perf_counter() - began
-            if done["best"] is None or found[c.metric] > done["best"]:
-                done["best"], done["best_epoch"] = found[c.metric], done["epoch"]
-                facts = {**learner.facts(), "training": {**run.facts, **done}}
+            validation = measures(held_out.records.ravel())
+            progress["seconds"] += time.perf_counter() - began
+            if progress["best"] is None or validation[c.metric] > progress["best"]:
+                progress["best"], progress["best_epoch"] = validation[c.metric], progress["epoch"]
+                facts = {**learner.facts(), "training": {**run.facts, **progress}}
                 checkpoint.save(run.out / BEST, weights_of(learner.agent), facts)
-            learner.scheduler.step(found[c.metric])
-            metrics = {f"validation/{name}": value for name, value in found.items()}
-            tracker.log(decisions, metrics | {"charts/epoch": done["epoch"]})
+            learner.scheduler.step(validation[c.metric])
+            metrics = {f"validation/{name}": value for name, value in validation.items()}
+            tracker.log(decisions, metrics | {"charts/epoch": progress["epoch"]})
             tracker.flush()
             arrays, numbers = learner.state()
-            run.save(arrays, {**numbers, "progress": done})
-            summary = f"solved {found['solved']:.3f}, goodput {found['goodput']:.3f}"
+            run.save(arrays, {**numbers, "progress": progress})
+            summary = f"solved {validation['solved']:.3f}, goodput {validation['goodput']:.3f}"
             report.advance(min(learner.updates, config.steps) - updates, summary)
-    return done
+    return progress

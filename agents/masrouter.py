@@ -5,10 +5,9 @@
     loss = CE(task) + mean(-log p * (u - mean u)) + 0.001 * VAE,  u = solved - cost_rate * dollars
 
 Every row of the batch is one query that has all servers for itself, so neither load nor budget
-matters, as for a router that knows of neither. One update lets the policy that is shipped route a
-batch of 16 queries and takes one step of Adam. The router that is kept is the one with the best
-utility on queries of the validation split. A training that was stopped goes on from its last
-checkpoint to the same weights.
+matters; MasRouter observes neither. One update routes a batch of 16 queries with the policy that is
+shipped, and takes one step of Adam. The router with the best utility on queries of the validation
+split is kept. A training that was stopped goes on from its last checkpoint to the same weights.
 
 The agent count has no policy gradient in MasRouter's code and is five in its measured runs: here it
 stays at `agents`. With `draw_count` it is learned. MasRouter has no baseline (`baseline: false`).
@@ -69,7 +68,7 @@ class MasRouterConfig(StrictModel):
 
 
 class Answers(NamedTuple):
-    """Ends of R queries."""
+    """Results of R queries."""
 
     records: NDArray[Any]  # (R,) COMPLETED
     usd: Floats  # (R,)
@@ -101,7 +100,7 @@ class IdleQueries:
         self.prices = np.array([usd_per_million_tokens[alias] for alias in self.spec.models])
 
     def play(self, policy: Policy, seeds: Sequence[int]) -> Answers:
-        """Let a policy answer a new query in every row, whose luck is a function of its seed."""
+        """Let a policy answer a new query in every row; its draws are functions of its seed."""
         _, records = episodes(self.env, policy, seeds, np.ones(len(seeds)))  # of one query each
         usd = np.zeros(len(seeds))
         for row in range(len(seeds)):

@@ -5,15 +5,15 @@ arrives, the network chooses one recipe for it; that is the whole decision, and 
 
     L = 1[solved in time] - λ · 1[late] - U,        U = Σ_g μ_g · seconds of slots on GPU g
 
-is known when the query has been answered, or at its deadline: bad news does not wait. What a
-choice costs later queries is in U. λ and μ are of the row and the moment; the policy controls them
-as it does in play (`inframind_gym.policies.ppo_lagrangian`). Nothing is imitated. The advantage is
+is known when the query has been answered, at the latest at its deadline. U is what the choice costs
+later queries. λ and μ belong to a row and a moment; the policy controls them as it does in play
+(`inframind_gym.policies.ppo_lagrangian`). The advantage is
 
     A = (1[solved in time] - V_r) - λ · (1[late] - V_l) - (U - Σ_r π_r U_r)
 
-with a critic each for reward V_r and lateness V_l. Credit is of single queries (γ is 0), and U is
-what the policy pays: the price times the *predicted* seconds of a recipe's calls, so its mean over
-recipes is exact. PPO: Schulman et al. (2017). Weights are averaged over updates: the average plays.
+with a critic each for reward V_r and lateness V_l. Queries are credited one by one (γ is 0). U is
+the price times the *predicted* seconds of a recipe's calls, so its mean over recipes is exact. The
+policy plays with the average of the weights over updates. PPO: Schulman et al. (2017).
 
 To follow one update: `World.play` → `Learner.update`.
 """
@@ -62,7 +62,7 @@ from inframind_gym.simulator.workflow.dispatch import DECISION
 
 WEIGHTS, EPISODES, BATCHES, VALIDATION = range(4)  # uses of a seed
 SETTLED_S: Final = 200.0  # before and after the queries that a validation scores
-OVERRUN: Final = 0.5  # share of late queries of a row that begins anew
+OVERRUN: Final = 0.5  # share of late queries above which a row restarts
 REWARD, LATE = 0, 1  # outputs of the critic
 
 
@@ -101,7 +101,7 @@ class PpoLagrangianConfig(StrictModel):
 
 
 class Batch(NamedTuple):
-    """Decisions of queries whose answer, or lateness, is known."""
+    """Decisions of queries that have ended or are late."""
 
     load: Array  # (n,) index of the row's load
     seen: Seen
@@ -116,7 +116,7 @@ class Batch(NamedTuple):
 
 
 class Explorer(PpoLagrangianPolicy):
-    """The policy in training: it draws recipes, and notes its decisions.
+    """The policy in training: it draws recipes and records its decisions.
 
     Attributes:
         sharpness: logits of a right answer.
@@ -125,7 +125,7 @@ class Explorer(PpoLagrangianPolicy):
     """
 
     def __init__(self, config: PpoLagrangianConfig, *, sample: bool) -> None:
-        # Not PpoLagrangianPolicy's: there is no checkpoint.
+        # Without PpoLagrangianPolicy's, which loads a checkpoint.
         super(PpoLagrangianPolicy, self).__init__(prices=config.prices)
         self.name, self.sample, self.has_lateness = NAME, sample, config.lateness
         self.sharpness, self.decisions_made = 1.0, list[tuple[Any, ...]]()
@@ -157,7 +157,7 @@ class Explorer(PpoLagrangianPolicy):
 class World:
     """Rows of the closed loop in one pool and workload, and the policy that plays them.
 
-    The split of the tasks is "train" or "val"; a stream has so many queries.
+    The split of the tasks is "train" or "val"; `queries` is the length of a stream.
     """
 
     def __init__(
@@ -168,8 +168,12 @@ class World:
             rows, loads = config.rows, config.loads
         self.config = config
         arguments: dict[str, Any] = config.env.arguments(split) | {
-            **{"pool": place.pool, "workload": place.workload, "num_queries": queries},
-            **{"system_features": ("in_flight",), "level": "joint", "observation": "index"},
+            "pool": place.pool,
+            "workload": place.workload,
+            "num_queries": queries,
+            "system_features": ("in_flight",),
+            "level": "joint",
+            "observation": "index",
         }
         env = StreamVectorEnv(rows, **arguments)
         self.simulation, self.spec = env.simulation, env.policy_spec()
@@ -177,10 +181,10 @@ class World:
         self.load = self.every % len(loads)
         self.rates_per_min = np.array(loads)[self.load] * (place.capacity_per_min or 0.0)
         self.policy = Explorer(config, sample=split == "train")
-        self._solved, self._late, self._known = np.zeros((3, rows, queries), np.bool_)
+        self._solved, self._late, self._ended = np.zeros((3, rows, queries), np.bool_)
 
     def begin(self, weights: Mapping[str, Array], key: tuple[int, ...]) -> None:
-        """Begin a stream in every row; its luck is a function of the key."""
+        """Begin a stream in every row; its draws are functions of the key."""
         self._key, self._begun = key, np.zeros(self.rows, np.int64)
         rates = self.rates_per_min.copy()
         if self.policy.sample:
@@ -200,7 +204,7 @@ class World:
         generators = [seeding.np_random(seed)[0] for seed in seeds]
         self.simulation.reset(rows, generators, self._observations)
         self.policy.forget(rows)
-        self._known[rows] = False
+        self._ended[rows] = False
 
     def step(self) -> None:
         """Take a decision in every row, and learn from what has ended."""
@@ -208,48 +212,48 @@ class World:
         self._time_s = contexts["time_s"]
         actions = self.policy.act_batch(self._observations, contexts, self.every)
         self.simulation.step(self.every, self.simulation.checked(actions), self._observations)
-        of, completed = self.simulation.completed_batch()
-        if not len(of):
+        row, completed = self.simulation.completed_batch()
+        if not len(row):
             return
         query = completed["query"]
-        self._late[of, query] = completed["latency_s"] > completed["budget_s"]
-        self._solved[of, query] = completed["solved"]
-        self._known[of, query] = True
-        self.policy.learn(completed, of)
+        self._late[row, query] = completed["latency_s"] > completed["budget_s"]
+        self._solved[row, query] = completed["solved"]
+        self._ended[row, query] = True
+        self.policy.learn(completed, row)
 
     def play(self, queries: int) -> Batch:
-        """Go on until so many queries have been planned; returns what can be learned from."""
-        planned, made = 0, self.policy.decisions_made
-        gone: list[list[Array]] = []
+        """Go on until `queries` queries have been planned; return the decisions to learn from."""
+        planned, decisions = 0, self.policy.decisions_made
+        parts: list[list[Array]] = []
         while planned < queries:
-            before = len(made)
+            before = len(decisions)
             self.step()
-            planned += sum(len(columns[0]) for columns in made[before:])
+            planned += sum(len(columns[0]) for columns in decisions[before:])
             over = self.simulation.status != DECISION
             if self.config.restarts:
                 over |= self.policy.late > OVERRUN
             if over.any():
-                gone.append(self._settle(over))
+                parts.append(self._settle(over))
                 self._restart(np.flatnonzero(over))
-        parts = [*gone, self._settle(np.zeros(self.rows, np.bool_))]
+        parts.append(self._settle(np.zeros(self.rows, np.bool_)))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         row, seen, rest = columns[0], Seen(*columns[1:6]), columns[6:]
         return Batch(self.load[row], seen, *rest)
 
     def _settle(self, over: Array) -> list[Array]:
-        """Return the decisions of queries that are known to be right, wrong or late.
+        """Return the decisions of queries that have ended or are late; the others wait.
 
-        Those of rows that are `over` and are not known are dropped; the others wait.
+        In rows `over`, which restart, the others are dropped.
         """
         columns = [np.concatenate(c) for c in zip(*self.policy.decisions_made, strict=True)]
         row, query, deadline_s = columns[:3]
-        known = self._known[row, query]
-        missed = ~known & (self._time_s[row] > deadline_s)
-        late = np.where(known, self._late[row, query], True)
-        good = known & self._solved[row, query] & ~late
-        due, waits = known | missed, ~known & ~missed & ~over[row]
+        ended = self._ended[row, query]
+        missed = ~ended & (self._time_s[row] > deadline_s)
+        late = np.where(ended, self._late[row, query], True)
+        good = ended & self._solved[row, query] & ~late
+        settled, waits = ended | missed, ~ended & ~missed & ~over[row]
         self.policy.decisions_made[:] = [tuple(column[waits] for column in columns)]
-        return [row[due], *(column[due] for column in columns[3:]), good[due], late[due]]
+        return [column[settled] for column in (row, *columns[3:], good, late)]
 
     def validate(self, weights: Mapping[str, Array], key: tuple[int, ...]) -> tuple[Array, Array]:
         """Return goodput and share in time (E,) of streams in steady load.
@@ -265,9 +269,9 @@ class World:
         while not over.all():
             for _ in range(100):
                 self.step()
-            known = np.take_along_axis(self._known, columns, 1)
-            over = known.all(axis=1) | (self._time_s >= window.until_s)
-        in_time = known & ~np.take_along_axis(self._late, columns, 1)
+            ended = np.take_along_axis(self._ended, columns, 1)
+            over = ended.all(axis=1) | (self._time_s >= window.until_s)
+        in_time = ended & ~np.take_along_axis(self._late, columns, 1)
         good = in_time & np.take_along_axis(self._solved, columns, 1)
         return good.mean(axis=1), in_time.mean(axis=1)
 
@@ -304,11 +308,11 @@ class Net(nn.Module):
         fixed = torch.from_numpy(self._policies[world].fixed)
         scores = scores_of(w, seen, text, fixed, TORCH)
         log_probs = (self.sharpness * scores).log_softmax(1)
-        odds = log_probs.detach().exp()[:, :, None]
-        usual = (odds * seen.recipe).sum(1)  # what the policy does about here
+        probs = log_probs.detach().exp()[:, :, None]
+        mean = (probs * seen.recipe).sum(1)  # features of a recipe, expected under the policy
         chance, in_time = seen.recipe[..., :1], seen.recipe[..., 1:2]
-        believed = torch.cat([(odds * chance * in_time).sum(1), 1.0 - usual[:, 1:2]], 1)
-        return log_probs, believed + self.value(torch.cat([seen.query, text.detach(), usual], 1))
+        believed = torch.cat([(probs * chance * in_time).sum(1), 1.0 - mean[:, 1:2]], 1)
+        return log_probs, believed + self.value(torch.cat([seen.query, text.detach(), mean], 1))
 
 
 class Learner:
@@ -341,15 +345,14 @@ class Learner:
         self.optimizer.param_groups[0]["lr"] = c.lr * (1.0 - 0.9 * self.updates / c.steps)
         rng = np.random.default_rng([self.seed, BATCHES, self.updates])
         for _ in range(c.epochs):
-            parts = [
-                (i, part)
-                for i, batch in enumerate(batches)
-                for part in np.array_split(
-                    rng.permutation(len(batch.action)), max(len(batch.action) // c.minibatch, 1)
-                )
-            ]
-            for k in rng.permutation(len(parts)):
-                losses.append(self._step(parts[k][0], batches[parts[k][0]], parts[k][1]))
+            minibatches: list[tuple[int, Array]] = []
+            for world, batch in enumerate(batches):
+                n = len(batch.action)
+                splits = np.array_split(rng.permutation(n), max(n // c.minibatch, 1))
+                minibatches += [(world, part) for part in splits]
+            for k in rng.permutation(len(minibatches)):
+                world, part = minibatches[k]
+                losses.append(self._step(world, batches[world], part))
         for name, value in weights_of(self.net).items():
             self.average[name] = c.averaged * self.average[name] + (1.0 - c.averaged) * value
         self.updates += 1
@@ -433,7 +436,7 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
     worlds = [World(c, place, "train", length) for place in places]
     fastest = [max(c.validation_loads) * (place.capacity_per_min or 0.0) for place in places]
     lengths = [stream_length(rate, c.validation_queries, SETTLED_S) for rate in fastest]
-    held_out = [World(c, *of) for of in zip(places, ["val"] * len(places), lengths, strict=True)]
+    held_out = [World(c, place, "val", n) for place, n in zip(places, lengths, strict=True)]
     learner = Learner(c, seed, worlds)
     if saved is not None:
         arrays, numbers = saved
@@ -461,27 +464,24 @@ def train(config: PpoLagrangianConfig, run: Run) -> dict[str, Any]:
                     f"{metrics['charts/violation_rate']:.3f}, λ {metrics['lagrange/lambda']:.3f}, "
                     f"μ {' '.join(mu)}, {metrics['charts/SPS']:.0f} queries/s",
                 )
-            found: dict[str, dict[str, float]] = {"goodput": {}, "in_time": {}}
+            cells: dict[str, dict[str, float]] = {"goodput": {}, "in_time": {}}
             for i, world in enumerate(held_out):
                 results = world.validate(learner.weights(averaged=True), (seed, VALIDATION, i))
-                for name, of_rows in zip(found, results, strict=True):
+                for name, shares in zip(cells, results, strict=True):
                     for k, load in enumerate(c.validation_loads):
                         cell = f"{world.place.pool}/{world.place.workload}/{load:g}"
-                        found[name][cell] = float(of_rows[k :: len(c.validation_loads)].mean())
-            goodput, in_time = (float(np.mean(list(cells.values()))) for cells in found.values())
-            tracker.log(
-                int(counts["queries"]),
-                {"validation/goodput": goodput, "validation/in_time": in_time},
-            )
-            if goodput > best:
-                best = goodput
+                        cells[name][cell] = float(shares[k :: len(c.validation_loads)].mean())
+            metrics = {f"validation/{k}": float(np.mean([*v.values()])) for k, v in cells.items()}
+            tracker.log(int(counts["queries"]), metrics)
+            if metrics["validation/goodput"] > best:
+                best = metrics["validation/goodput"]
                 content = {
                     "agent": NAME,
                     "hidden": c.hidden,
                     "promise": c.promise,
                     "prices": c.prices,
                     "lateness": c.lateness,
-                    "training": {**run.facts, **counts, "validation": found},
+                    "training": {**run.facts, **counts, "validation": cells},
                 }
                 checkpoint.save(run.out / BEST, learner.weights(averaged=True), content)
             tracker.flush()

@@ -84,7 +84,7 @@ class WorldChoice(StrictModel):
 
 
 class EnvChoice(WorldChoice):
-    """The same with the length of an episode and what is seen of the servers."""
+    """`WorldChoice` with the length of an episode and the observed telemetry."""
 
     num_queries: PositiveInt | None = None  # in one episode; without it the workload's
     system_features: tuple[Literal["queue", "e2e", "kv", "in_flight"], ...] = ("queue", "e2e")
@@ -93,7 +93,7 @@ class EnvChoice(WorldChoice):
 def episodes(
     env: StreamVectorEnv, policy: Policy, seeds: Sequence[int], rates_per_min: Array
 ) -> tuple[Array, Array]:
-    """Play one episode in every row of an environment; none begins again.
+    """Play exactly one episode in every row of an environment.
 
     Args:
         env: at level "joint", with observations by index.
@@ -107,23 +107,23 @@ def episodes(
     options = {"arrival_rate_per_min": rates_per_min}
     observations, _ = env.reset(seed=list(seeds), options=options)
     policy.reset(env.policy_spec(), seeds)
-    simulation, running, found = env.simulation, np.ones(env.num_envs, np.bool_), []
+    simulation, running, finished = env.simulation, np.ones(env.num_envs, np.bool_), []
     actions = np.zeros((env.num_envs, len(simulation.highs)), np.int64)
     while running.any():
         rows = np.flatnonzero(running)
         actions[rows] = policy.act_batch(observations[rows], env.contexts(rows), rows)
         simulation.step(rows, actions, observations)
-        of, records = env.completed()
-        found.append((of[running[of]], records[running[of]]))
+        row, records = env.completed()
+        finished.append((row[running[row]], records[running[row]]))
         running &= ~simulation.over()
-    row, records = (np.concatenate(column) for column in zip(*found, strict=True))
+    row, records = (np.concatenate(column) for column in zip(*finished, strict=True))
     order = np.lexsort((records["query"], row))
     return row[order], records[order]
 
 
 @dataclass
 class Run:
-    """A training: its folder, its seed, who plays, and what it logs to.
+    """A training: its folder, seed, processes and trackers.
 
     Attributes:
         out: folder; the policy is written to `out/best`, metrics to `out/metrics.jsonl`.
@@ -142,7 +142,7 @@ class Run:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def begin(self, config: StrictModel) -> tuple[dict[str, Array], dict[str, Any]] | None:
-        """Note what is trained, with one thread of torch and BLAS: the matrices are small.
+        """Record `facts`, and limit torch and BLAS to one thread: the matrices are small.
 
         Returns:
             The arrays and numbers that `save` wrote last; None of a new training.
@@ -167,8 +167,8 @@ class Run:
         arrays, numbers = checkpoint.load(self.out / STATE)
         saved = numbers.pop("run", {})
         with suppress(KeyError, ValidationError):  # keys that it lacks have their defaults
-            known = type(config).model_validate(saved["config"])
-            saved["config"] = json.loads(json.dumps(known.model_dump(mode="json")))
+            complete = type(config).model_validate(saved["config"])
+            saved["config"] = json.loads(json.dumps(complete.model_dump(mode="json")))
         if difference := _difference(saved, self.facts):
             raise ConfigError(
                 f"{self.out}: the training there has another {difference}; resume it with its own "
@@ -183,7 +183,7 @@ class Run:
     def tracker(self, step: int) -> Tracker:
         """Return the writer of metrics, which goes on after a step."""
         tracker = Tracker(self.out, self.facts, self.track)
-        tracker.rewind(step)  # what was noted after the last state is written again
+        tracker.rewind(step)  # metrics after the last state will be written again
         return tracker
 
 
@@ -233,5 +233,5 @@ def load_state(net: nn.Module, optimizer: Optimizer, arrays: Mapping[str, Array]
     load_weights(net, arrays)
     for name, parameter in net.named_parameters():
         if f"adam.step.{name}" in arrays:
-            state = {of: torch.tensor(arrays[f"adam.{of}.{name}"]) for of in ADAM_STATE}
+            state = {m: torch.tensor(arrays[f"adam.{m}.{name}"]) for m in ADAM_STATE}
             optimizer.state[parameter] = state | {"step": state["step"].reshape(())}

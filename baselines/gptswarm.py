@@ -14,7 +14,7 @@ probability above 1/2 stay.
 
 The utility of a graph is the share of queries that are solved where every node asks its own model
 and there is no queue: GPTSwarm knows nothing of load or budgets. All graphs of one update meet the
-same queries and the same luck (common random numbers).
+same queries with common random numbers.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def learn_edges(
     """Return the probability of every edge of N nodes, (N·(N-1)/2,) in the order of `edges_of`.
 
     Args:
-        utility: what a graph is worth; its second argument is the seed of the update.
+        utility: of a graph (edges) and the seed of the update.
         num_nodes: N.
         config: of the training.
         seed: of the graphs that are drawn and of the updates.
@@ -143,7 +143,7 @@ def train(config: GptSwarmConfig, run: Run) -> dict[str, Any]:
     """Learn a graph for a pool's models; it is in `run.out/graph.json`.
 
     Returns:
-        Updates, edges, and the probabilities of all that there could be.
+        Updates, edges, and the probabilities of all possible edges.
 
     Raises:
         ConfigError: see `Run.begin`; or the pool has more models than a graph can have nodes, or

@@ -80,12 +80,12 @@ class _Suite(TrackSuite):
     def at(self, track: str, scenario: str, load: float) -> Stream:
         return replace(super().at(track, scenario, load), most_s=self.most_s)
 
-    def in_round(self, of: Round) -> _Suite:
-        return self.model_copy(update={"num_queries": of.scored, "most_s": of.most_s})
+    def in_round(self, round_: Round) -> _Suite:
+        return self.model_copy(update={"num_queries": round_.scored, "most_s": round_.most_s})
 
 
 class _Player(TrackPlayer):
-    """Plays recipes, one in each of its rows, or a router."""
+    """Plays one policy in all cells: recipes, one in each of its rows, or a router."""
 
     recipes: Policy
 
@@ -100,7 +100,7 @@ class Round(NamedTuple):
     most_s: float  # of warm-up and patience
     scored: int  # queries of an episode
     episodes: int  # at every load
-    kept: int  # recipes that go on for what they do over all loads, and a quarter as many at each
+    kept: int  # best recipes over all loads that go on; of each load a quarter as many
 
 
 ROUNDS: Final = (
@@ -112,7 +112,7 @@ CHOICE: Final = Round(3, float("inf"), 1000, 1, 1)  # between a learner's traini
 
 
 class Fitting:
-    """Fits to a scenario of a track; with its `fit_on` to the track's scenarios of those workloads.
+    """Fits policies to a scenario of a track, or to the track's scenarios of its `fit_on` workloads.
 
     Args:
         suite: of the validation split.
@@ -130,11 +130,11 @@ class Fitting:
     def __init__(self, suite: TrackSuite, track: str, scenario: str, queries: int = 0) -> None:
         self.suite = _Suite.model_validate(suite.model_dump())
         self.place, self.queries, self.used = f"{track}/{scenario}", queries, 0
-        of, first = suite.at(track, scenario, 1.0), suite.seed_list[0]
-        self.track, self.loads, self.first_seed = track, of.track.loads, first
+        stream, first = suite.at(track, scenario, 1.0), suite.seed_list[0]
+        self.track, self.loads, self.first_seed = track, stream.track.loads, first
         self.sources = [scenario]
-        if wanted := of.scenario.fit_on:
-            others = {k: v for k, v in of.track.scenarios.items() if k != scenario}
+        if wanted := stream.scenario.fit_on:
+            others = {k: v for k, v in stream.track.scenarios.items() if k != scenario}
             self.sources = [name for name, one in others.items() if one.workload in wanted]
         if not self.sources:
             raise ConfigError(f"{self.place}: no scenario has a workload of its fit_on.")
@@ -155,9 +155,9 @@ class Fitting:
         actions = np.random.default_rng(0).permutation(candidates(spec.num_actions))
         places = [[(self.track, one, load) for one in self.sources] for load in self.loads]
         scores = np.zeros((len(actions), len(self.loads)))
-        for number, of in enumerate(rounds, 1):
+        for number, round_ in enumerate(rounds, 1):
             last = number == len(rounds)
-            once = sum(self.suite.in_round(of).at(*at).arrivals for own in places for at in own)
+            once = sum(self.suite.in_round(round_).at(*at).arrivals for own in places for at in own)
             left = self.queries - self.used
             share = left if last else left // 2  # longer streams need the rest
             if share < once:
@@ -166,12 +166,12 @@ class Fitting:
                     f"{len(rounds)}, and {share:,} of {self.queries:,} are left for it."
                 )
             actions = actions[: share // once]  # the best of the round before come first
-            episodes = min(of.episodes, share // once // len(actions))
-            of = of._replace(episodes=episodes)
-            at_loads = [[self.play(at, actions, of) for at in own] for own in places]
+            episodes = min(round_.episodes, share // once // len(actions))
+            round_ = round_._replace(episodes=episodes)
+            at_loads = [[self.play(at, actions, round_) for at in own] for own in places]
             scores = np.asarray(np.mean(at_loads, axis=1).T, np.float64)
             if not last:
-                keep = _leading(scores, of.kept)
+                keep = _leading(scores, round_.kept)
                 actions, scores = actions[keep], scores[keep]
 
         def fit(action: Ints, score: float) -> Fit:
@@ -201,10 +201,10 @@ class Fitting:
         learns = hasattr(resolve_policy(name), "observe")
         found: dict[str, float] = {}  # of the longest streams that a plan has played
 
-        def ranked(plans: Sequence[str], of: Round) -> list[str]:
+        def ranked(plans: Sequence[str], round_: Round) -> list[str]:
             scores = {}
             for plan in plans:
-                scores[plan] = self.share(f"planned:{plan}:{name}", of)
+                scores[plan] = self.share(f"planned:{plan}:{name}", round_)
                 if self.used > self.queries:
                     raise ConfigError(f"{self.place}: {name} needs more than {self.queries:,}.")
             found.update(scores)
@@ -255,27 +255,27 @@ class Fitting:
         best = max(scores, key=scores.__getitem__)
         return self._fit(best, scores[best])
 
-    def share(self, policy: str, of: Round) -> float:
+    def share(self, policy: str, round_: Round) -> float:
         """Return the mean score over the bound of a policy, over the loads of the sources."""
-        player, shares = _Player(self.suite.in_round(of)), []
+        player, shares = _Player(self.suite.in_round(round_)), []
         player.recipes = resolve_policy(policy)
         for source in self.sources:
             loads = self.suite.at(self.track, source, 1.0).track.loads
             places = [(self.track, source, load) for load in loads]
             self.used += sum(player.suite.at(*at).arrivals for at in places)
-            seed = self.first_seed + 1000 * (of.number + 1)
+            seed = self.first_seed + 1000 * (round_.number + 1)
             cells = [TrackSuite.cell(policy, *at, seed=seed) for at in places]
             informed = [self.suite.at(*at).limits.informed[at[2]] for at in places]
             shares.append(_scores(player, cells) / informed)
         return float(np.mean(shares))
 
-    def play(self, place: tuple[str, str, float], actions: Ints, of: Round) -> Floats:
+    def play(self, place: tuple[str, str, float], actions: Ints, round_: Round) -> Floats:
         """Return the mean score over the bound (C,) of actions in the same episodes at a place."""
-        player = _Player(self.suite.in_round(of))
+        player = _Player(self.suite.in_round(round_))
         played: Stream = player.suite.at(*place)
-        first = self.first_seed + 1000 * (of.number + 1)  # no round plays the episodes of another
-        seeds = np.tile(first + np.arange(of.episodes), len(actions)).tolist()
-        chosen = np.repeat(actions, of.episodes, axis=0)
+        first = self.first_seed + 1000 * (round_.number + 1)  # other episodes in every round
+        seeds = np.tile(first + np.arange(round_.episodes), len(actions)).tolist()
+        chosen = np.repeat(actions, round_.episodes, axis=0)
         at_once, scores = max(1, _MOST_PLACES // played.num_queries), np.zeros(len(chosen))
         for start in range(0, len(chosen), at_once):
             player.recipes = RecipeOfRow(chosen[start : start + at_once])
@@ -283,7 +283,7 @@ class Fitting:
             cells = [TrackSuite.cell(str(row), *place, seed=seeds[row]) for row in rows]
             scores[start : start + at_once] = _scores(player, cells)
         self.used += len(chosen) * played.arrivals
-        each = scores.reshape(len(actions), of.episodes)
+        each = scores.reshape(len(actions), round_.episodes)
         return np.asarray(each.mean(axis=1) / played.limits.informed[place[2]], np.float64)
 
     def _fit(self, policy: str, score: float) -> Fit:

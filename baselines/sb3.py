@@ -105,7 +105,7 @@ class Sb3Config(StrictModel):
 
 
 class Watch(BaseCallback):
-    """Advances the report, and averages the weights."""
+    """Callback that advances the report and averages the weights."""
 
     def __init__(self, config: Sb3Config, report: ProgressReport) -> None:
         super().__init__()
@@ -133,14 +133,14 @@ class Watch(BaseCallback):
 
 
 class CreditByQuery(BaseCallback):
-    """Gives an algorithm's buffer the decisions whose queries are over, with what they have earned.
+    """Fills an algorithm's buffer with the decisions whose queries are over, and their credit.
 
     A query that is open at its deadline has failed then, and its decision pays for the seconds
     until then. Other open decisions wait for a later rollout; those of a stream that was cut are
-    left out. Values and probabilities are those of the policy that learns, not of an earlier one
-    that took the decision: PPO's clip is around the former, as around the proximal policy of Hilton
-    et al. (arXiv 2110.00641), whose weight for the policy that acted is left out. Room that a
-    rollout has left has advantage 0, before an algorithm makes them alike in mean and spread.
+    left out. Values and probabilities are those of the learning policy, not of the earlier one that
+    took the decision: PPO clips around the former, as around the proximal policy of Hilton et al.
+    (arXiv 2110.00641), but without its weight for the policy that acted. Unused places of a rollout
+    get advantage 0, before the algorithm normalises advantages.
 
     Args:
         simulation: of the environments.
@@ -151,9 +151,9 @@ class CreditByQuery(BaseCallback):
         super().__init__()
         self._simulation, self._price = simulation, price
         shape = simulation.num_envs, simulation.num_queries, MAX_NODES
-        self._places = np.arange(shape[0])
+        self._rows = np.arange(shape[0])
         self._earned = np.full((2, *shape), np.nan, np.float32)  # reward, seconds
-        # Facts of a decision and columns of the buffer; credit and columns.
+        # Columns of open decisions (see `_settle`), and of settled ones: credit, the buffer's.
         self._open, self._settled = list[list[Array]](), list[list[Array]]()
 
     def _on_training_start(self) -> None:
@@ -162,14 +162,14 @@ class CreditByQuery(BaseCallback):
         self._buffer = getattr(model, "rollout_buffer", None) or model.replay_buffer
         self._columns = [name for name in COLUMNS if hasattr(self._buffer, name)]
         if isinstance(self._buffer, ReplayBuffer):
-            self._buffer.add = lambda *_: None  # type: ignore[method-assign]  # until it is over
+            self._buffer.add = lambda *_: None  # type: ignore[method-assign]  # see _on_rollout_end
 
     def _on_step(self) -> bool:
         due, over = self._decided, self.locals["dones"]
         facts = due["query"], due["node"], due["time_s"], due["arrival_s"] + due["budget_s"]
         shown = {"observations": self.model._last_obs, **self.locals}
         columns = (np.asarray(shown[name]).reshape(len(due), -1) for name in self._columns)
-        self._open.append([self._places, *facts, *columns])
+        self._open.append([self._rows, *facts, *columns])
         earned = self._simulation.earned()
         at = earned["row"], earned["query"], earned["node"]
         self._earned[:, *at] = earned["reward"], earned["seconds"]
@@ -180,24 +180,24 @@ class CreditByQuery(BaseCallback):
         return True
 
     def _settle(self, now_s: Array, over: Array) -> None:
-        """Credit decisions whose queries have ended or failed; forget others of rows `over`."""
+        """Credit decisions whose queries have ended or failed; drop the others of rows `over`."""
         columns = [np.concatenate(column) for column in zip(*self._open, strict=True)]
         row, query, node, time_s, due_s, seen, action = columns[:7]
         reward, seconds = self._earned[:, row, query, node]
-        known = ~np.isnan(reward)
-        settled, credit = known | (due_s < now_s[row]), np.where(known, reward, 0.0)
+        ended = ~np.isnan(reward)
+        settled, credit = ended | (due_s < now_s[row]), np.where(ended, reward, 0.0)
         if self._price is not None:
             servers = self._simulation.layout.servers(seen)
             load = servers[np.arange(len(row)), action[:, 0] // len(STRATEGIES), 1]
             price = self._price.gain * np.maximum(load - self._price.target, 0.0)
-            credit -= np.minimum(price * np.where(known, seconds, due_s - time_s), 1.0)
+            credit -= np.minimum(price * np.where(ended, seconds, due_s - time_s), 1.0)
         self._settled.append([column[settled] for column in (credit, *columns[5:])])
         self._open = [[column[~settled & ~over[row]] for column in columns]]
 
     def _on_rollout_end(self) -> None:
-        self._settle(self._decided["time_s"], np.zeros(len(self._places), np.bool_))
+        self._settle(self._decided["time_s"], np.zeros(len(self._rows), np.bool_))
         columns = [np.concatenate(column) for column in zip(*self._settled, strict=True)]
-        buffer, rows, size = self._buffer, len(self._places), len(columns[0])
+        buffer, rows, size = self._buffer, len(self._rows), len(columns[0])
         if isinstance(buffer, ReplayBuffer):
             size -= size % rows
             for at in np.arange(size).reshape(-1, rows):
@@ -214,9 +214,9 @@ class CreditByQuery(BaseCallback):
             shown, chosen, *masks = (torch.as_tensor(column[:size]) for column in columns[1:])
             if size:
                 with torch.no_grad():
-                    judged = policy.evaluate_actions(shown, chosen[:, 0].long(), *masks)
-                buffer.values.reshape(-1)[:size] = judged[0][:, 0]
-                buffer.log_probs.reshape(-1)[:size] = judged[1]
+                    value, log_prob, _ = policy.evaluate_actions(shown, chosen[:, 0].long(), *masks)
+                buffer.values.reshape(-1)[:size] = value[:, 0]
+                buffer.log_probs.reshape(-1)[:size] = log_prob
             buffer.rewards[:] = buffer.values
             buffer.rewards.reshape(-1)[:size] = columns[0][:size]
             buffer.compute_returns_and_advantage(torch.zeros(rows, 1), np.zeros(rows))
@@ -224,7 +224,7 @@ class CreditByQuery(BaseCallback):
 
 
 class TrackerWriter(KVWriter):
-    """Writes what SB3 logs to a tracker; steps go on from turn to turn."""
+    """Writes SB3's metrics to a tracker; steps go on from turn to turn."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker, self.before = tracker, 0
@@ -232,13 +232,13 @@ class TrackerWriter(KVWriter):
     def write(
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
-        """Note the numbers of a step."""
+        """Write the metrics of a step that are numbers."""
         numbers = {k: float(v) for k, v in key_values.items() if isinstance(v, int | float)}
         self.tracker.log(self.before + step, numbers)
         self.tracker.flush()
 
     def close(self) -> None:
-        """Leave the tracker open, for the next turn."""
+        """Leave the tracker open for the next turn."""
 
 
 def _network(inputs: int, hidden: int) -> nn.Sequential:
@@ -255,7 +255,7 @@ class Scorer(nn.Module):
         gpus: G.
         models: M.
         hidden: width.
-        keep_bias: of leaving a GPU alone, at the start.
+        keep_bias: initial bias of the score of leaving a GPU alone.
     """
 
     def __init__(self, gpus: int, models: int, hidden: int, keep_bias: float) -> None:
@@ -275,7 +275,7 @@ class Scorer(nn.Module):
         )
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits (n, G·(M + 1)) and what the value is read from (n, 2·hidden)."""
+        """Logits (n, G·(M + 1)), and the features of the value, (n, 2·hidden)."""
         return self.forward_actor(features), self.forward_critic(features)
 
     def forward_actor(self, features: torch.Tensor) -> torch.Tensor:
@@ -286,7 +286,7 @@ class Scorer(nn.Module):
         return torch.cat([self.actor["keep"](inputs["keep"]), pair], dim=-1).flatten(1)
 
     def forward_critic(self, features: torch.Tensor) -> torch.Tensor:
-        """Sums over GPUs and over models, (n, 2·hidden)."""
+        """Features of the value, means over GPUs and over models, (n, 2·hidden)."""
         parts = take_apart(features, self.gpus, self.models)
         host = parts.bits[..., 0] @ parts.model
         of_gpus = self.value_gpu(torch.cat([parts.gpu, host], dim=-1)).mean(1)
@@ -315,7 +315,7 @@ class ScorerPolicy(MaskableActorCriticPolicy):
 
 
 def make_envs(config: Sb3Config, **turn: Any) -> tuple[SB3VecEnv, VecEnv]:
-    """Return the environments of a turn, and the same as the algorithm sees them.
+    """Return the environments of a turn, and their wrapper (or themselves) for the algorithm.
 
     Raises:
         ConfigError: they cannot be made from these arguments.
@@ -353,7 +353,7 @@ def make_learner(config: Sb3Config, envs: VecEnv, seed: int) -> BaseAlgorithm:
 
 
 def tensors_of(modules: Iterable[nn.Module], prefix: str) -> dict[str, Float32s]:
-    """Return weights (outputs, inputs) and biases (outputs,) of the linear ones, by number."""
+    """Return weights (outputs, inputs) and biases (outputs,) of linear layers, numbered from 0."""
     linear = [module for module in modules if isinstance(module, nn.Linear)]
     return {
         f"{prefix}{i}.{name}": value.detach().numpy().astype(np.float32)
@@ -393,7 +393,7 @@ def export_scorer(policy: ScorerPolicy) -> dict[str, Float32s]:
 def exported(
     config: Sb3Config, model: BaseAlgorithm, spec: Any
 ) -> tuple[dict[str, Float32s], dict[str, Any]]:
-    """Return the tensors of a checkpoint, and what it says of them to the policy that plays it."""
+    """Return the tensors of a checkpoint, and its configuration for the policy that plays it."""
     facts: dict[str, Any]
     if config.keep_bias is not None:
         scorer: Any = model.policy
@@ -431,8 +431,8 @@ def train(config: Sb3Config, run: Run) -> dict[str, Any]:
     if saved is not None:  # it has finished
         return dict(saved[1])
     turn_steps = config.turn_steps or config.steps
-    values = itertools.product(*config.turns.values())
-    places = [dict(zip(config.turns, of, strict=True)) for of in values]
+    combinations = itertools.product(*config.turns.values())
+    places = [dict(zip(config.turns, values, strict=True)) for values in combinations]
     made: dict[str, tuple[SB3VecEnv, VecEnv, BaseAlgorithm, list[BaseCallback]]] = {}
     weights, optimizer = dict[str, Any](), dict[str, Any]()
     result: dict[str, Any] = {"timesteps": 0, "last_mean_return": {}}

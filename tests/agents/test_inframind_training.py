@@ -132,7 +132,7 @@ def test_a_batch_holds_what_was_decided_and_how_likely_it_was():
     learner = learner_of()
     done, decisions = played(learner)
     assert len(done.records) == 30
-    assert decisions == 30 + len(done.of) == 30 + done.records["num_nodes"].sum()
+    assert decisions == 30 + len(done.query) == 30 + done.records["num_nodes"].sum()
     assert (done.resource[:, 0] <= np.log(1000) / np.log(300) + 1e-6).all()
     _, said, _ = executor_says(learner, done)
     assert done.log_prob == pytest.approx(said.detach().numpy(), abs=1e-5)
@@ -156,9 +156,9 @@ def test_the_executors_update_is_the_published_one():
     log_probs, said, values = executor_says(learner, done)
     p, v = log_probs.detach().numpy().astype(float), values.detach().numpy().astype(float)
     targets, advantages = [], []
-    for i, (of, node) in enumerate(zip(done.of, done.node, strict=True)):
-        query = done.records[of]
-        targets.append(q[of] - 0.2 * query["node_latency_s"][node] / query["budget_s"])
+    for i, (k, node) in enumerate(zip(done.query, done.node, strict=True)):
+        query = done.records[k]
+        targets.append(q[k] - 0.2 * query["node_latency_s"][node] / query["budget_s"])
         advantages.append(targets[-1] - v[i])
     a = (np.array(advantages) - np.mean(advantages)) / np.std(advantages)
     log_ratio = said.detach().numpy() - old
