@@ -112,7 +112,7 @@ CHOICE: Final = Round(3, float("inf"), 1000, 1, 1)  # between a learner's traini
 
 
 class Fitting:
-    """Fits policies to a scenario of a track, or to the track's scenarios of its `fit_on` workloads.
+    """Fits policies to a scenario of a track, or to the scenarios of its `fit_on` workloads.
 
     Args:
         suite: of the validation split.

@@ -54,13 +54,13 @@ def candidates(
         num_models: models of the pool.
         num_strategies: strategies.
         code: whether the answer of some tasks is code; else CODER is the same as SINGLE.
-        single_calls: those of one agent that makes one call, alone.
+        single_calls: only recipes of one agent that makes one call.
     """
     if single_calls:
         routes = itertools.product(range(num_models), range(num_strategies))
         io = TOPOLOGIES.index("IO")
         return [Recipe(io, (model,), strategy, RoleRule.SINGLE) for model, strategy in routes]
-    found = []
+    recipes = []
     for topology, agents in distinct_plans():
         name = TOPOLOGIES[topology]
         rules = [
@@ -74,14 +74,14 @@ def candidates(
             order = np.random.default_rng([topology, agents]).permutation(len(teams))
             teams = [teams[i] for i in np.sort(order[:_MAX_TEAMS])]
         for team in teams:
-            castings = [team]  # choices of models for the nodes
+            node_models = [team]  # choices of a model for every node
             if name == "Debate":
-                castings = [team + (second,) * len(team) for second in range(num_models)]
+                node_models = [team + (second,) * len(team) for second in range(num_models)]
             elif name in ("Chain", "FullConnected"):
-                castings = list(dict.fromkeys((team, team[::-1])))
-            every = itertools.product(castings, range(num_strategies), rules)
-            found += [Recipe(topology, models, strategy, rule) for models, strategy, rule in every]
-    return found
+                node_models = list(dict.fromkeys((team, team[::-1])))
+            choices = itertools.product(node_models, range(num_strategies), rules)
+            recipes += [Recipe(topology, team, strategy, rule) for team, strategy, rule in choices]
+    return recipes
 
 
 class Played(NamedTuple):
@@ -130,7 +130,7 @@ def joined(parts: Sequence[Played]) -> Played:
 
 
 class Surveyed(NamedTuple):
-    """R recipes in D domains, as the survey saw them.
+    """Survey of R recipes in D domains.
 
     In the estimates load slows nothing down, and calls wait for every round of slots that is ahead.
     A domain without queries gets the average of the others.
@@ -158,23 +158,23 @@ def surveyed(played: Played, recipes: RecipeTable, spec: PolicySpec) -> Surveyed
     def mean(values: Any) -> Array:
         return np.bincount(cell, values, size).reshape(shape) / count
 
-    def by_model(rows: Any, of: Any, values: Any = None) -> Array:
-        total = np.bincount(cell[rows] * models + of, values, size * models)
+    def by_model(rows: Any, used: Any, values: Any = None) -> Array:
+        total = np.bincount(cell[rows] * models + used, values, size * models)
         return total.reshape(deep) / count[:, :, None]
 
     path_s, path_calls, work_s = np.zeros((3, *deep))
     on_path_s = np.zeros(len(records))
     waves = recipes.waves[played.recipe]  # (n, nodes)
     for node in range(MAX_NODES):
-        used = np.flatnonzero(model[:, node] >= 0)
-        work_s += by_model(used, model[used, node], node_s[used, node])
+        rows = np.flatnonzero(model[:, node] >= 0)
+        work_s += by_model(rows, model[rows, node], node_s[rows, node])
     for wave in range(int(waves.max()) + 1):
         inside = np.where(waves == wave, node_s, -1.0)
         slowest = inside.argmax(axis=1)
         rows = np.flatnonzero(inside[queries, slowest] >= 0.0)
-        of, seconds = model[rows, slowest[rows]], inside[rows, slowest[rows]]
-        path_s += by_model(rows, of, seconds)
-        path_calls += by_model(rows, of)
+        used, seconds = model[rows, slowest[rows]], inside[rows, slowest[rows]]
+        path_s += by_model(rows, used, seconds)
+        path_calls += by_model(rows, used)
         on_path_s[rows] += seconds
     final = records["final_model"].astype(np.int64)
     final_s = by_model(queries, final, np.maximum(records["latency_s"] - on_path_s, 0.0))
@@ -216,8 +216,8 @@ def worth_keeping(
 ) -> Array:
     """Return the recipes that are chosen under some prices, some load and some budget.
 
-    Such situations are drawn. The recipes that are chosen in them are kept, most often chosen ones
-    first, then those that are chosen when the former are left out, until there are enough.
+    Such situations are drawn. The recipes chosen in them are kept, the most often chosen first,
+    then those that are chosen when the former are left out, until there are enough.
 
     Returns:
         (at most keep,) recipes, in their order.
@@ -265,7 +265,7 @@ def easiness_of_questions(
 
     The log odds of a right answer are the recipe's ability plus the question's easiness. Each
     recipe's mean chance over the questions that it was asked is its share of right answers;
-    questions are drawn towards the average of their domain. Source: G. Rasch, "Probabilistic Models
+    questions are shrunk towards the mean of their domain. Source: G. Rasch, "Probabilistic Models
     for Some Intelligence and Attainment Tests", 1960.
 
     Returns:
@@ -372,7 +372,7 @@ def first_calls(recipes: RecipeTable, played: Played) -> Calls:
     query, node = np.nonzero(once[recipe][:, None] & (recipes.waves[recipe] == 0))
     seconds = records["node_latency_s"][query, node].astype(np.float64)
     domain = records["domain"][query].astype(np.int64)
-    model, strategy = (records[of][query, node].astype(np.int64) for of in ("model", "strategy"))
+    model, strategy = (records[k][query, node].astype(np.int64) for k in ("model", "strategy"))
     return Calls(seconds, domain, model, strategy, query)
 
 

@@ -71,7 +71,7 @@ AMPLE_S: Final = 1e6  # a budget
 SELDOM_S: Final = 1e6  # between two polls of a telemetry that is not read
 SURVEY_QUERIES: Final = 500  # of an episode of the survey
 MEASURES: Final = ("goodput", "solved", "on_time", "latency_s")
-SCORED: Final = (0.35, 0.85)  # part of a stream
+SCORED: Final = (0.35, 0.85)  # part of a stream, of whose queries the means are
 RANDOM_PRICES: Final = (0.003, 1.05)  # their median, and the standard deviation of their logs
 EASE_CLASSES: Final = 3  # of the questions of a domain
 AT_CAPACITY: Final = 0.9  # of the value on idle servers, as in the benchmark
@@ -389,10 +389,10 @@ class Trainer:
 
     def __init__(self, config: BidPriceConfig, run: Run, queries: dict[str, int]) -> None:
         self.config, self.run, self.queries = config, run, queries
-        of_policy = {"observation": "index", **REQUIRES}
-        self._env = {**config.env.arguments("train"), **of_policy}
-        made = environment(1, self._env)
-        self.spec, self._simulation = made.policy_spec(), made.simulation
+        required = {"observation": "index", **REQUIRES}
+        self._env = {**config.env.arguments("train"), **required}
+        env = environment(1, self._env)
+        self.spec, self._simulation = env.policy_spec(), env.simulation
         batch, validation = config.rows * SURVEY_QUERIES, config.validation
         total = sum(-(-one.queries // batch) * batch for one in config.survey)
         total += config.load.episodes * config.load.queries
@@ -411,7 +411,7 @@ class Trainer:
             self.report.advance(counts[number])
         return [results[number] for number in range(len(jobs))]
 
-    def _surveyed(self, recipes: RecipeTable, number: int) -> Played:
+    def _play_survey(self, recipes: RecipeTable, number: int) -> Played:
         """Play round `number` of the survey."""
         config = self.config
         env = {**self._env, "num_queries": SURVEY_QUERIES, "budget_s": AMPLE_S}
@@ -429,29 +429,29 @@ class Trainer:
             spec.num_models, spec.num_strategies, code=code, single_calls=config.single_calls
         )
         recipes = tabulate(listed, spec.num_strategies)
-        for number, of in enumerate(config.survey[:-1]):
-            found = surveyed(self._surveyed(recipes, number), recipes, spec)
+        for number, survey_round in enumerate(config.survey[:-1]):
+            survey = surveyed(self._play_survey(recipes, number), recipes, spec)
             rng, patience_s = self._rng(SURVEY, number), config.choice.patience_s
-            keep = of.keep or len(recipes)
-            kept = worth_keeping(found, recipes.needs, keep, patience_s, rng)
+            keep = survey_round.keep or len(recipes)
+            kept = worth_keeping(survey, recipes.needs, keep, patience_s, rng)
             recipes = recipes.select(kept)
-        played = self._surveyed(recipes, len(config.survey) - 1)
-        found = surveyed(played, recipes, spec)
-        easiness = easiness_of_questions(played, found.right, len(embeddings))
+        played = self._play_survey(recipes, len(config.survey) - 1)
+        survey = surveyed(played, recipes, spec)
+        easiness = easiness_of_questions(played, survey.right, len(embeddings))
         weights, centres = ease_of_questions(played, easiness, embeddings)
         score = (embeddings.astype(np.float64) @ weights)[played.records["task"]]
         ease = score - centres[played.records["domain"]]
         calls = first_calls(recipes, played)
         idle_s = seconds_of_calls(calls, spec.num_models, spec.num_strategies)
-        made = np.isfinite(idle_s)
-        total_s, count = np.where(made, idle_s, 0.0).sum(axis=(0, 2)), made.sum(axis=(0, 2))
-        call_s = np.where(count > 0, total_s / np.maximum(count, 1), found.known.call_s)
-        logit = log_odds(played, found.right, ease)
+        timed = np.isfinite(idle_s)
+        total_s, count = np.where(timed, idle_s, 0.0).sum(axis=(0, 2)), timed.sum(axis=(0, 2))
+        call_s = np.where(count > 0, total_s / np.maximum(count, 1), survey.known.call_s)
+        logit = log_odds(played, survey.right, ease)
         model = BidPriceModel(
             models=spec.models,
             strategies=spec.num_strategies,
             recipes=recipes,
-            known=found.known._replace(logit=logit, call_s=call_s),
+            known=survey.known._replace(logit=logit, call_s=call_s),
             prices=self._random_prices(1, 0),
             rates_per_min=np.ones(1),
             ease_weights=weights,
@@ -489,21 +489,21 @@ class Trainer:
 
     def priced(self, model: BidPriceModel) -> BidPriceModel:
         """Return the model with prices by linear programming."""
-        config, made = self.config, self._simulation
-        domain, ease = np.array(made.tasks.domain), model.ease(self.spec.task_embeddings)
+        config, simulation = self.config, self._simulation
+        domain, ease = np.array(simulation.tasks.domain), model.ease(self.spec.task_embeddings)
         demand = demand_of(
             np.bincount(domain, minlength=len(DOMAINS)) / len(domain),
             [ease[domain == d, d] for d in range(len(DOMAINS))],
             self.spec.budget_tiers_s,
             config.choice.patience_s,
         )
-        gpus = np.array([len(one.all_gpus) for one in made.pool.models], np.float64)
+        gpus = np.array([len(one.all_gpus) for one in simulation.pool.models], np.float64)
         work = work_of_slots(model.known, gpus)
-        known = model.known, model.recipes.needs, demand, config.choice, work
-        planner = Planner(*known)
+        problem = model.known, model.recipes.needs, demand, config.choice, work
+        planner = Planner(*problem)
         rates = planner.capacity_per_min() * np.array(config.loads)
         if config.work_cap_s is not None:
-            planner = Planner(*known, config.work_cap_s)
+            planner = Planner(*problem, config.work_cap_s)
         plans = [planner.plan(rate) for rate in rates.tolist()]
         prices = prices_of(plans, model.known.slots, config.choice)
         return replace(model, prices=prices, rates_per_min=rates)

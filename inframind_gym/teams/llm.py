@@ -1,7 +1,7 @@
-"""The one way to models: prompts, providers, prices, and the service that every call goes through.
+"""Calls to models: prompts, providers, prices, and `LLMService`, through which every call goes.
 
-A provider is any server that speaks OpenAI's chat completions, through OpenAI's SDK, or answers
-that are drawn. Keys of providers appear in no event and no error.
+A provider is a server that speaks OpenAI's chat completions (called through OpenAI's SDK), or a
+simulation that draws answers. Keys of providers appear in no event and no error.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class BudgetError(InfraMindError):
 
 
 class Provider(Protocol):
-    """A way to one model; where it is simulated, everything made of its answers is marked so."""
+    """Access to one model; results of a simulated one are marked as simulated."""
 
     model: str
     is_simulated: bool
@@ -163,7 +163,7 @@ class OpenAICompatible(Provider):
     def __init__(self, model: str, url: str | None = None, vendor: str | None = None) -> None:
         self._sdk = require("openai", "a provider of models", "teams")
         vendor = vendor or ("openai" if url is None else None)
-        # The vendor's key goes to the vendor alone; own servers have a password of their own.
+        # A vendor's key goes to that vendor only; own servers have another password.
         variable = "VLLM_API_KEY" if vendor is None else f"{vendor.upper()}_API_KEY"
         self._key = os.environ.get(variable, "").strip()
         if vendor is not None and not self._key:
@@ -172,8 +172,8 @@ class OpenAICompatible(Provider):
                 "which needs none."
             )
         self.model, self._vendor = model, vendor
-        way = {"api_key": self._key or "none", "base_url": url or _URLS[vendor or "openai"]}
-        self._client = self._sdk.AsyncOpenAI(**way, timeout=None)
+        server = {"api_key": self._key or "none", "base_url": url or _URLS[vendor or "openai"]}
+        self._client = self._sdk.AsyncOpenAI(**server, timeout=None)
 
     async def complete(self, request: LLMRequest) -> LLMResponse:
         """See `Provider`."""
@@ -299,18 +299,18 @@ class Guard(Protocol):
 
 
 class Blocking:
-    """Methods that block, on one event loop that lives on: connections belong to it."""
+    """Base of classes with blocking methods: one event loop, to which their connections belong."""
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
-        self._turn = threading.Lock()  # of the runner
+        self._lock = threading.Lock()  # of the runner
 
     def run(self, work: Callable[..., Coroutine[Any, Any, ResultT]], *args: Any) -> ResultT:
         """Run a coroutine function to its end; threads take turns."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            with self._turn:
+            with self._lock:
                 self._runner = self._runner or asyncio.Runner()
                 return self._runner.run(work(*args))
         raise InfraMindError("an event loop runs here: await the method whose name begins with a.")
@@ -336,9 +336,9 @@ class Blocking:
 class LLMService(Blocking):
     """The single gateway to models: every call of a team goes through it.
 
-    Each call asks the guard first and is settled once; each is an event (`llm_attempt`). Its
-    time-out is final; what a server refuses or breaks off, a provider tries again. `call_log` has a
-    mapping for each call that was answered, in order.
+    Each call asks the guard first and is settled once; each is an event (`llm_attempt`). A call
+    that times out has failed; the provider itself retries what a server refuses or breaks off.
+    `call_log` has a mapping for each answered call, in order.
     """
 
     def __init__(
@@ -395,10 +395,10 @@ class LLMService(Blocking):
             BudgetError: The guard refused; nothing was sent.
             LLMError: The call failed for good.
         """
-        way, retries = self.providers[provider], self._max_retries
+        target, retries = self.providers[provider], self._max_retries
         request = LLMRequest(system, user, max_tokens, response_format, context or {}, retries)
         number = next(self._numbers)
-        place = {"call": number, "agent": agent, "provider": provider, "model": way.model}
+        place = {"call": number, "agent": agent, "provider": provider, "model": target.model}
         texts = {"system": system, "user": user, "max_tokens": max_tokens}
         self._log.append("llm_request", place | texts)
         if self._guard is not None:
@@ -411,16 +411,16 @@ class LLMService(Blocking):
         spent: Spent = "unknown"  # until something is known: also where the task is cancelled
         facts: dict[str, Any] = {"outcome": "cancelled"}
         started_s = time.monotonic()
-        try:  # where time is virtual none passes
-            async with asyncio.timeout(None if way.is_simulated else self._timeout_s):
-                answer = await way.complete(request)
+        try:  # a simulated provider's time is virtual: no timeout
+            async with asyncio.timeout(None if target.is_simulated else self._timeout_s):
+                answer = await target.complete(request)
             latency_s = answer.latency_s or time.monotonic() - started_s
-            price = shipped_prices().models.get(way.model)
+            price = shipped_prices().models.get(target.model)
             cost_usd = price.cost_usd(answer.input_tokens, answer.output_tokens) if price else 0.0
             measured: Any = {"latency_s": latency_s, "cost_usd": cost_usd}
-            response = replace(answer, provider=provider, model=way.model, **measured)
+            response = replace(answer, provider=provider, model=target.model, **measured)
             notes = {
-                "simulated": way.is_simulated,
+                "simulated": target.is_simulated,
                 "unpriced": price is None,
                 "over_max_tokens": max(0, answer.output_tokens - request.max_tokens),
             }
@@ -434,7 +434,7 @@ class LLMService(Blocking):
                 outcome, spent = error.outcome, error.spent
                 message = shortened(error, _MOST_CHARS)
             facts = {"outcome": outcome, "message": message}
-            where = f"{agent}: the call to {provider} ({way.model}) failed"
+            where = f"{agent}: the call to {provider} ({target.model}) failed"
             raise LLMError(outcome, f"{where}: {outcome}: {message}", spent) from None
         finally:
             if self._guard is not None:

@@ -162,10 +162,10 @@ class RunStore:
 
 
 class RunLog:
-    """One run of a store, as services and teams write to it.
+    """One run of a store, to which services and teams write events.
 
-    Finishing comes with the context: "complete" needs a summary (`finish`), an exception makes the
-    run "failed", Ctrl-C "interrupted".
+    `finish` ends it with a summary. Used as a context manager, an exception ends it as "failed",
+    Ctrl-C as "interrupted".
     """
 
     def __init__(self, store: RunStore, team: str, settings: Mapping[str, Any]) -> None:
@@ -212,7 +212,7 @@ def _run(row: tuple[Any, ...]) -> Run:
 
 # Comparison
 
-_ASIDE: Final = ("output", "scores", "utilization")  # too long for a trace
+_LONG_KEYS: Final = ("output", "scores", "utilization")  # left out of a comparison's traces
 # Kind of the events of a trace by team, and the two keys of a point of its curve.
 FORMS: Final = {
     "assignment": ("iteration", ("iteration", "adjusted_reward")),
@@ -240,7 +240,7 @@ def compare(store: RunStore, first: str, second: str) -> dict[str, Any]:
     kind, curve = FORMS[teams[0]]
     traces = [
         [
-            {key: value for key, value in event.data.items() if key not in _ASIDE}
+            {key: value for key, value in event.data.items() if key not in _LONG_KEYS}
             for event in store.events(run.run_id)
             if event.kind == kind
         ]

@@ -22,13 +22,13 @@ _KINDS: Final = {Ints: np.int64, Floats: np.float64, Bools: np.bool_}
 
 @cache
 def _declared(holder: type) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """Return the kind of every array that a class declares, and what follows its first axis."""
-    found = {}
+    """Return dtype and shape of a row of every array that a class declares, by name."""
+    arrays = {}
     for name, hint in get_type_hints(holder, include_extras=True).items():
         kind, *shape = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if kind in _KINDS:
-            found[name] = (_KINDS[kind], tuple(shape))
-    return found
+            arrays[name] = (_KINDS[kind], tuple(shape))
+    return arrays
 
 
 def zeros(holder: type, n: int) -> dict[str, NDArray[Any]]:
@@ -54,22 +54,22 @@ class Rows:
             part[rows] = 0
 
     def rows(self, rows: Ints) -> Self:
-        """Return copies of some rows (k,), with all else that belongs to them."""
+        """Return a state of copies of some rows (k,); its other attributes are the same."""
         some, parts = copy(self), {name: part[rows] for name, part in self.arrays().items()}
         vars(some).update(parts)
         some.num_rows = len(next(iter(parts.values())))
         return some
 
     def view(self, rows: Ints) -> Self:
-        """Return some rows (k,), ascending, to be read alone: the state itself where all are."""
+        """Return ascending rows (k,) for reading only: the state itself if these are all."""
         return self if len(rows) == self.num_rows else self.rows(rows)
 
 
 class Columns:
-    """The numbers of a Box from left to right: their bounds, and how a state shows them.
+    """Columns of an observation, a Box: their bounds, and the functions that compute them.
 
     Args:
-        columns: by name how many numbers, their lowest and highest, and the function that returns
+        columns: name -> number n of columns, their low and high, and the function that returns
             them of a state of k rows, (k,) or (k, n).
 
     Attributes:

@@ -69,9 +69,9 @@ class WorkflowState(TypedDict):
 
 
 class TaskSteps:
-    """Steps of a task, in training and in production; it learns while `online_learning`."""
+    """Steps of a task, in training and in production; with `online_learning` it learns."""
 
-    names: ClassVar[Mapping[str, str]] = {}  # other names of steps; "": no event
+    names: ClassVar[Mapping[str, str]] = {}  # step -> its name in events; "": no event
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class TaskSteps:
             self.log.append("state", {"state": state})
 
     def clock(self) -> float:
-        """Return seconds: where providers are simulated the sum of all latencies."""
+        """Return the time in s: with simulated providers the sum of all latencies."""
         if self.llm_service.is_simulated:
             return float(sum(call["latency_s"] for call in self.llm_service.call_log))
         return time.monotonic()

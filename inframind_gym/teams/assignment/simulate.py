@@ -165,14 +165,14 @@ class Team:
         self.priority = np.array([task.priority for task in tasks])
         tokens = np.array([task.tokens for task in tasks])
         self.prompt_tokens = tokens + settings.calls.system_prompt_tokens
-        types, of = len(rules.TASK_TYPES), settings.arrivals
+        types, arrivals = len(rules.TASK_TYPES), settings.arrivals
         self.of_type = [np.flatnonzero(self.task_type == t) for t in range(types)]  # its tasks
         # (T + 1, T) chances of each type after each, and at the start
         bank = np.tile(np.bincount(self.task_type, minlength=types) / len(tasks), (types + 1, 1))
-        skewed = np.full_like(bank, (1.0 - of.skewed_share) / (types - 1))
-        skewed[:, rules.TASK_TYPES.index(of.skewed_type)] = of.skewed_share
-        bursty = np.full_like(bank, (1.0 - of.bursty_stay) / (types - 1))
-        np.fill_diagonal(bursty, of.bursty_stay)
+        skewed = np.full_like(bank, (1.0 - arrivals.skewed_share) / (types - 1))
+        skewed[:, rules.TASK_TYPES.index(arrivals.skewed_type)] = arrivals.skewed_share
+        bursty = np.full_like(bank, (1.0 - arrivals.bursty_stay) / (types - 1))
+        np.fill_diagonal(bursty, arrivals.bursty_stay)
         bursty[types] = 1.0 / types
         self.chances = dict(zip(rules.ARRIVALS, (bank, skewed, bursty, bank), strict=True))
 
@@ -235,18 +235,18 @@ def answer(
     """Draw the answers to tasks (n,) of the bank, and the judge's scores of them.
 
     Runs have `keys` (n,), `ordinals` (n,) are the tasks' places in them, `actions` (n,) agent and
-    provider. With arrivals "drifting" an agent changes: `drifts_in` tasks of a run, else 0.
+    provider. With arrivals "drifting" `drifts_in` is the number of tasks of a run, else 0.
     """
-    of, judge, calls = team.settings.quality, team.settings.judge, team.settings.calls
+    variation, judge, calls = team.settings.quality, team.settings.judge, team.settings.calls
     agents, providers = rules.agent_of(actions), rules.provider_of(actions)
     task_types, complexity = team.task_type[tasks], team.complexity[tasks]
     mean = team.skill[agents, task_types] + team.gain[providers, task_types]
-    mean -= of.complexity_slope * (complexity - 0.5)
+    mean -= variation.complexity_slope * (complexity - 0.5)
     if drifts_in:
         change = drift(team, keys, ordinals, drifts_in, agents)
         mean += change[np.arange(len(keys)), task_types]
-    quality = mean + of.task_sd * normals(keys, STREAM_DIFFICULTY, ordinals, 0)
-    quality += of.answer_sd * normals(keys, STREAM_ANSWER, ordinals, actions)
+    quality = mean + variation.task_sd * normals(keys, STREAM_DIFFICULTY, ordinals, 0)
+    quality += variation.answer_sd * normals(keys, STREAM_ANSWER, ordinals, actions)
     quality = np.clip(quality, 0, 1)
     scores = np.empty((len(keys), len(rules.CRITERIA)))
     for i in range(len(rules.CRITERIA)):

@@ -131,7 +131,7 @@ class Work:
         return tuple(find_issues(self.query, self.draft, self.documents))[:20]
 
     def keep(self, task: Task, outcome: Outcome) -> None:
-        """Put a result in its place, and its facts into the outcome; what rests on older ones goes.
+        """Store a result, add its facts to the outcome, and drop results that it makes obsolete.
 
         The score of the outcome is the sum of those of its searches.
         """
@@ -327,14 +327,14 @@ class Agents:
 
     async def _search(self, task: Task, queries: Sequence[str]) -> Retrieved:
         """Search in a thread of its own; passages that look like an injection are withheld."""
-        kept, withheld, how = [], [], (task.strategy, task.top_k)
-        for document in await asyncio.to_thread(self.searcher.retrieve, queries, *how):
+        kept, withheld, options = [], [], (task.strategy, task.top_k)
+        for document in await asyncio.to_thread(self.searcher.retrieve, queries, *options):
             if reason := screen(document.text, "document"):
                 withheld.append((document.doc_id, reason))
                 self.log.append("passage_withheld", {"doc_id": document.doc_id, "reason": reason})
             else:
                 kept.append(document)
-        # All but the vector search fuse two rankings: who leads both has 1/61 twice.
+        # Other strategies than "vector" fuse two rankings: the first of both has the best score.
         best = 1.0 if task.strategy == "vector" else 2.0 / (retrieval.RRF + 1.0)
         mean = sum(document.score for document in kept) / max(len(kept), 1)
         return Retrieved(

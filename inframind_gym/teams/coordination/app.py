@@ -50,7 +50,7 @@ TOO_LONG: Final = "The conversation is longer than the context of the model."
 REFUSED: Final = "This query was not processed: it looks like a prompt injection."
 WITHHELD: Final = "[withheld]"  # in place of a turn that looks like a prompt injection
 UNANSWERED: Final = ("refused", "stopped", "failed", "context")  # endings without an answer
-_EVENTS_OF_THEIR_OWN: Final = ("decisions", "messages", "structured")  # not in that of the answer
+_NOT_IN_ANSWER: Final = ("decisions", "messages", "structured")  # left out of its event
 SUPERVISOR: Final = "supervisor"
 HUMAN: Final = "human"  # gives the answer to the user
 # Nodes by the tasks that are done there; the synthesis agent also writes, in a node of its own.
@@ -72,16 +72,16 @@ Ask = Callable[[str, str, Any], Any]
 class MultiAgentCoordinator(llm.Blocking):
     """Five agents under a supervisor that answers before a deadline.
 
-    Threads may share it, but its blocking method takes turns, and a query's time begins with its
-    turn. Queries at the same time are for `aprocess_query`, all in one event loop.
+    Threads may share it, but its blocking method runs one query at a time, whose time begins then.
+    For several at once use `aprocess_query`, all in one event loop.
 
     Args:
         model_path: Model, by its name on the server.
         max_context_length: Tokens of a conversation; the lengths of a trim scale with it.
         backend: "vllm" (a server that runs at $VLLM_BASE_URL), "simulated", "openai", "anthropic",
             or the base URL of an OpenAI-compatible server.
-        provider: Way to the model in place of `backend`.
-        searcher: Way to documents; None: to the passages of the package.
+        provider: Provider of the model in place of `backend`.
+        searcher: Retriever of documents; None: of the passages of the package.
         log: Where decisions, calls and failures are written; None: nowhere.
         ask: Asks a person whether to go on, where the settings of a query interrupt it.
 
@@ -113,8 +113,8 @@ class MultiAgentCoordinator(llm.Blocking):
         self.ask, self.provider = ask, provider
         if not self.is_simulated and provider is None:
             vendor = backend in ("openai", "anthropic") and model_path == MODEL
-            way = os.environ.get("VLLM_BASE_URL", VLLM_URL) if backend == "vllm" else backend
-            self.provider = llm.open_provider(way, None if vendor else model_path)
+            name = os.environ.get("VLLM_BASE_URL", VLLM_URL) if backend == "vllm" else backend
+            self.provider = llm.open_provider(name, None if vendor else model_path)
 
     def warm_up(self) -> None:
         """Load and build what is built once: indexes, word lists, LangGraph."""
@@ -178,7 +178,7 @@ class MultiAgentCoordinator(llm.Blocking):
         response = session.response()
         event = response.model_dump(mode="json")
         documents, metadata = event.pop("sources"), event.pop("metadata")
-        figures = {k: v for k, v in metadata.items() if k not in _EVENTS_OF_THEIR_OWN}
+        figures = {k: v for k, v in metadata.items() if k not in _NOT_IN_ANSWER}
         names = {"sources": [each["doc_id"] for each in documents], "documents": documents}
         self.log.append("answer", {**figures, **event, **names, "handoffs": session.handoffs})
         return response
@@ -473,14 +473,14 @@ class Session:
         content, verdict = TOO_LONG if ended_by == "context" else NO_ANSWER, work.validation
         sources, attribution = work.documents[:0], "none"
         if verdict is not None and any(i.description == agents.NOT_ABOUT for i in verdict.issues):
-            content = agents.NO_SOURCE  # told twice, it still answers
+            content = agents.NO_SOURCE  # the writer answers although no source is about it
         elif work.draft and ended_by not in UNANSWERED:
             is_empty = is_abstention(work.query, work.draft)
-            given = () if is_empty else work.documents  # nothing is said of which one is a source
-            content, sources = cited(work.draft, given)
+            documents = () if is_empty else work.documents  # an abstention has no sources
+            content, sources = cited(work.draft, documents)
             attribution = "cited" if sources else "none"
-            if not sources and given:  # the writer had them and named none
-                sources, attribution = given, "given"
+            if not sources and documents:  # the writer had them and cited none
+                sources, attribution = documents, "given"
         score = 0.0
         if verdict is not None and state.judged[0]:  # how sure it is that the answer is valid
             score = verdict.confidence

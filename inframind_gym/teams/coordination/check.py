@@ -76,8 +76,8 @@ def screen(text: str, where: Where = "query") -> str:
     return f"{names}: {max(found, key=lambda one: one[1])[2]!r}"
 
 
-# Abstention: what a sentence that says that the sources do not answer says beyond the words of the
-# question is a claim like any other: a fact in a clause of its own, a number, a name.
+# Abstention: a sentence that says that the sources do not answer. Whatever else it says beyond the
+# words of the question (a fact in a clause of its own, a number, a name) is a claim.
 
 _TEXTS: Final = r"(?:sources?|passages?|texts?)"
 _SOURCES: Final = rf"(?:(?:provided|given) (?:documents?|context|{_TEXTS})|{_TEXTS})"
@@ -131,7 +131,7 @@ def _claims(query: str, response: str) -> list[str]:
 
 
 # Grounding: each sentence of an answer is compared with the passage that covers most of its words,
-# weighted by their rarity. What is said in quite other words is not recognised.
+# weighted by their rarity. Paraphrases in other words are not recognised.
 
 COVERED: Final = 0.40  # share of a sentence's words, by rarity, that one passage must have
 ABOUT: Final = 0.16  # share of a question's words that a passage about it has, at least
@@ -156,8 +156,8 @@ def is_about(query: str, sources: Sequence[Document], nearness: float | None = N
 
     Its words (`retrieval.rewrite`) count, by rarity among the sources: two of them or half a
     question, or fewer where the encoder finds a passage near (`nearness`, a cosine; None without
-    an encoder). What a source has in quotation marks is an example. Thresholds were set on one half
-    of the shipped questions.
+    an encoder). Quoted text of a source does not count. Thresholds were set on one half of the
+    shipped questions.
     """
     asked = set(terms(query))
     if not asked or (nearness is not None and nearness < NEAR):
@@ -179,7 +179,7 @@ def find_issues(query: str, response: str, sources: Sequence[Document]) -> list[
     that is all of the answer); names that the passages do not have (hallucination), or only others
     than the one that covers the sentence (inaccuracy); numbers that this passage does not have, or
     has with another unit (inaccuracy); citations such as ``[engine.md#sleep-mode]`` of passages
-    that were not retrieved (missing_source). What a source says the other way round is not found.
+    that were not retrieved (missing_source). Contradictions of a source are not found.
     """
     known = {source.doc_id for source in sources} | {str(i + 1) for i in range(len(sources))}
     cites = (re.split(r"(?<=\d)\s*,\s*(?=\d)", name) for name in _CITATION.findall(response))

@@ -163,7 +163,7 @@ class GarbageError(ValueError):
 
 
 def read(model: type[ModelT], answer: Mapping[str, Any]) -> ModelT:
-    """Return the contract of an answer's fields, others left out; else raise a `GarbageError`."""
+    """Return an answer's fields as a `model`, ignoring others; else raise a `GarbageError`."""
     try:
         return model.model_validate({k: v for k, v in answer.items() if k in model.model_fields})
     except ValidationError as error:
@@ -173,21 +173,21 @@ def read(model: type[ModelT], answer: Mapping[str, Any]) -> ModelT:
 
 
 def texts(values: Any) -> list[str]:
-    """Return those of some values that are texts and not blank."""
+    """Return the items of a list that are texts and not blank, stripped."""
     listed = values if isinstance(values, list) else []
     return [value.strip() for value in listed if isinstance(value, str) and value.strip()]
 
 
 def places(values: Any, most: int) -> list[int]:
-    """Return the places from 0 of those of some values that are numbers from 1 to `most`."""
+    """Return the items of a list that are whole numbers from 1 to `most`, counted from 0."""
     listed = values if isinstance(values, list) else []
     return [value - 1 for value in listed if type(value) is int and 1 <= value <= most]
 
 
 def cited(content: str, documents: Sequence[Document]) -> tuple[str, tuple[Document, ...]]:
-    """Return an answer with its sources numbered anew, and the documents that it cites.
+    """Return an answer with its citations renumbered from 1, and the documents that it cites.
 
-    Numbers that name no document are taken out, so that every number in the text has its source.
+    Citations of no document are removed, so that every number in the text has its source.
     """
     order: dict[int, int] = {}
 
@@ -208,7 +208,7 @@ class Trimmed(NamedTuple):
 
     messages: list[Any]  # in their order
     tokens_before: int
-    tokens_after: int  # more than the target where the messages that always stay are
+    tokens_after: int  # above the target only if the messages that always stay are
 
 
 class ContextManager:

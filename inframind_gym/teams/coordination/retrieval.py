@@ -40,7 +40,7 @@ DEPTH: Final = 50  # passages of each ranking that are fused
 RRF: Final = 60.0  # Cormack, Clarke and Büttcher, SIGIR 2009
 SEEDS: Final = 5  # passages where a walk on the graph starts
 SAME: Final = 0.8  # Jaccard similarity of the words of passages that count as one
-VARIANT_SHARE: Final = 5  # one of so many passages is a variant's
+VARIANT_SHARE: Final = 5  # of this many passages, one may be found by variants alone
 Ranking = list[tuple[int, float]]  # passages by number, with their scores, best first
 
 WORD: Final = re.compile(r"[A-Za-z0-9]+(?:[._/+-][A-Za-z0-9]+)*")
@@ -174,17 +174,17 @@ class MiniLM:
     """all-MiniLM-L6-v2; embeddings of passages are cached on disk, those of queries in memory."""
 
     def __init__(self) -> None:
-        self._one_at_a_time = threading.Lock()  # its tokenizer is for one thread
+        self._lock = threading.Lock()  # its tokenizer is for one thread
         self._queries = lru_cache(maxsize=4096)(lambda text: np.asarray(encode([text])[0]))
 
     def passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the embeddings of texts, ``(n, 384)``, of length 1."""
-        with self._one_at_a_time:
+        with self._lock:
             return embed_texts(texts)
 
     def query(self, text: str) -> NDArray[np.float32]:
         """Return the embedding of a query, ``(384,)``, of length 1."""
-        with self._one_at_a_time:
+        with self._lock:
             return self._queries(text)
 
 
@@ -235,7 +235,7 @@ class EntityGraph:
         """Return the share of the time that a walk with restarts spends at each passage.
 
         It starts at passages by their weights. Half of the restarts are at the entities that the
-        query names, if it names any and there are passages; a step in two and a half is one.
+        query names, if it names any and there are passages. The chance of a restart is 0.4 a step.
         """
         own = set(map(stem, words(query)))
         entities = {entity: self._rarity[entity] for entity in sorted(own & self._rarity.keys())}
@@ -251,8 +251,8 @@ class EntityGraph:
 class Retriever:
     """Finds passages of a corpus.
 
-    `vectors` None is all-MiniLM-L6-v2 if it is installed. Without an encoder words alone count:
-    `vector` is BM25 then.
+    `vectors` None is all-MiniLM-L6-v2 if it is installed. Without an encoder the strategy `vector`
+    is BM25.
     """
 
     def __init__(self, corpus: Corpus, vectors: Any = None) -> None:
@@ -329,7 +329,7 @@ class Retriever:
 
 
 def fuse(rankings: Iterable[Ranking]) -> Ranking:
-    """Fuse rankings by the sum of the reciprocals of ranks; equal sums by number."""
+    """Fuse rankings by reciprocal ranks (RRF); ties go to the lower number."""
     scores: defaultdict[int, float] = defaultdict(float)
     for ranking in rankings:
         for rank, (i, _) in enumerate(ranking[:DEPTH]):
@@ -338,7 +338,7 @@ def fuse(rankings: Iterable[Ranking]) -> Ranking:
 
 
 def deduplicate(documents: Iterable[Document]) -> list[Document]:
-    """Drop documents whose words are, up to a fifth, those of an earlier one."""
+    """Drop documents whose words are those of an earlier one (Jaccard similarity from SAME on)."""
     kept: list[tuple[Document, frozenset[str]]] = []
     for document in documents:
         own = frozenset(terms(document.text))
@@ -415,7 +415,7 @@ def rewrite(query: str, corpus: Corpus) -> list[str]:
 
 
 def _extended(query: str, table: Mapping[str, str], corpus: Corpus) -> str:
-    """Return the query, followed by what a table says of its words and the corpus knows."""
+    """Return the query, followed by those meanings of its words whose words the corpus has."""
     asked, added = words(query), []
     for word in asked:
         meaning = table.get(word, "")

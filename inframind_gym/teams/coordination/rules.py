@@ -71,7 +71,7 @@ def milliseconds(seconds: Any) -> Ints:
 
 
 def call_s(prompt: Any, completion: Any, server: ServerSettings) -> Any:
-    """Return seconds of calls, which read what is not cached of a prompt, then decode."""
+    """Return seconds of calls: prefill of the prompt's uncached tokens, then decoding."""
     read = np.asarray(prompt) / server.prefill_tokens_per_s
     return read + np.asarray(completion) / server.decode_tokens_per_s
 
@@ -113,8 +113,8 @@ def kept_exchanges(sizes: Ints, room: Ints, oldest_share: float) -> Bools:
     """Return which exchanges of a history stay when it is trimmed, (k, x).
 
     The oldest stay while they fit their share, then the newest while they fit the rest, then the
-    oldest of the others. One that is larger than all the room is passed
-    over. `sizes` are (k, x) tokens, the oldest first; `room` (k,) tokens may stay.
+    oldest of the others. One that is larger than the whole room is skipped. `sizes` are (k, x)
+    tokens, the oldest first; `room` (k,) tokens may stay.
     """
     kept, fits = np.zeros(sizes.shape, np.bool_), sizes <= room[:, None]
     turns = ((1, np.floor(oldest_share * room)), (-1, room), (1, room))
@@ -134,8 +134,8 @@ def reward_terms(
 ) -> Floats:
     """Return the terms of k decisions, (k, 5), in the order of TERMS.
 
-    Each took milliseconds and tokens (k,). Where it gave an answer there are its score, the share
-    of its claims with a source, and whether nobody had validated it.
+    Each took `ms` and `tokens` (k,). Where it gave an answer: `answer` is its score, `attribution`
+    the share of its claims with a source, `unvalidated` whether it had not been validated.
     """
     terms = np.empty((len(ms), len(TERMS)))
     terms[:, 0] = answer
@@ -349,7 +349,7 @@ class CoordinationState(Rows):
         self.mask[rows] = self._open(rows)
 
     def forced(self, rows: Ints) -> Ints:
-        """Return those of `rows` (k,) that must fall back now, and note why.
+        """Return those of `rows` (k,) that must fall back now, and record the reason.
 
         Their next action is FALLBACK, which is no further decision.
         """

@@ -369,13 +369,13 @@ class AgentResponse(StrictModel):
     content: str  # with the numbers of its sources in brackets
     sources: tuple[Document, ...] = ()  # in the order of their numbers
     metadata: dict[str, Any]  # decisions, agents' outputs, handoffs, tokens, context, failures
-    validation_score: Fraction = 0.0  # confidence that the answer is valid; 0 where nobody checked
+    validation_score: Fraction = 0.0  # confidence that the answer is valid; 0 if not validated
     processing_time: NonNegative = 0.0  # seconds; virtual with simulated answers
-    # Earlier messages that the query kept; no part of what is written out.
+    # Earlier messages that the query kept; not serialised.
     history: tuple[dict[str, Any], ...] = Field(default=(), exclude=True, repr=False)
 
     def summary(self) -> tuple[Literal["complete", "failed"], dict[str, Any]]:
-        """Return how a run of this one query ends: its status, the answer and its figures."""
+        """Return the status of a run of this one query, and its summary: answer and figures."""
         figures = {k: v for k, v in self.metadata.items() if isinstance(v, str | int | float)}
         failed = figures["ended_by"] in ("failed", "context")
         return "failed" if failed else "complete", {**figures, "content": self.content}

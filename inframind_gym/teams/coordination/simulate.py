@@ -1,10 +1,10 @@
-"""Simulated questions: what they need, what agents find and write, what calls take.
+"""Simulated questions: the evidence they need, results of agents, tokens and seconds of calls.
 
 A question is of some complexity and kind, and needs one to three pieces of evidence. In a
-conversation a piece may be in an exchange before, and is gone when that exchange is trimmed. A
-search finds a piece if its luck is below the chance of the strategy for this kind of question. A
-draft uses some of what was found; it may claim what no source says, and may leave sources out. A
-validation finds such defects or does not; a draft that was told of them has fewer.
+conversation a piece may be in an exchange before, and is lost when that exchange is trimmed. A
+search finds a piece if its luck (a uniform draw) is below the chance of the strategy for this kind
+of question. A draft uses some of what was found; it may hallucinate, and may leave sources out. A
+validation may find such defects; the next draft then has fewer.
 
 All draws are functions of the question's key and of their place in it, the agent and the number of
 its call, so that every policy meets the same question. The numbers are in
@@ -312,18 +312,18 @@ class SimulatedQuestion(Rows):
         outcome.failure[at] = failure.max(axis=1)
         # Call j of a wave answers the j-th sub-task that is open.
         fine, order = used & (failure == 0), np.cumsum(self.open[rows], axis=1) - 1
-        came = np.take_along_axis(fine, np.maximum(order, 0), axis=1)
-        answers = self.open[rows] & waits[:, None] & (order < width[:, None]) & came
+        has_result = np.take_along_axis(fine, np.maximum(order, 0), axis=1)
+        answers = self.open[rows] & waits[:, None] & (order < width[:, None]) & has_result
         self.open[rows] &= ~answers
         whole = ~waits & fine[:, 0]
         planned = answers & (self.gap[rows, None] != _PLACES)
-        asked = np.where(waits[:, None], planned, whole[:, None])
-        asked &= self.facets[rows, None] > _PLACES
-        asked[:, 0] &= self.refers_to[rows] < 0  # else in the conversation, and nowhere else
+        searched = np.where(waits[:, None], planned, whole[:, None])  # pieces
+        searched &= self.facets[rows, None] > _PLACES
+        searched[:, 0] &= self.refers_to[rows] < 0  # else it is in the conversation only
         level = np.where(waits, SUBTASK, self.complexity[rows])
-        hits = asked & self._hits(rows, rewritten, level, strategy)
+        hits = searched & self._hits(rows, rewritten, level, strategy)
         self.found[rows] |= hits
-        self.plain[rows] |= asked & self._hits(rows, 0, level, strategy)
+        self.plain[rows] |= searched & self._hits(rows, 0, level, strategy)
         count = np.where(waits, answers.sum(axis=1), whole)
         docs = count * np.where(waits, passages.subtask, passages.whole)
         copies = fine & (luck[:, :, 0] < settings.retrieval.duplicate) & self.noise
@@ -394,16 +394,16 @@ class SimulatedQuestion(Rows):
         prompt = tokens.query + self._draft_length[self.complexity[rows]]
         fine, luck = self._call(rows, at, rules.VALIDATION, tokens.validation, prompt, outcome)
         short = self.covered[rows].sum(axis=1) < self.facets[rows]
-        there = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
-        chance = np.where(there, self._finds, self.settings.validator.false_alarm)
+        defects = np.stack([self.hallucinated[rows], self.unsourced[rows], short], axis=1)
+        chance = np.where(defects, self._finds, self.settings.validator.false_alarm)
         issues = (luck[:, :3] < chance) & fine[:, None]
         valid = ~issues.any(axis=1)
         outcome.judged[at], outcome.valid[at] = fine, valid & fine
-        said = np.where(valid, high, low) + 0.2 * (luck[:, 3] - 0.5)
-        outcome.verdict[at] = np.where(fine, said, 0.0)
+        confidence = np.where(valid, high, low) + 0.2 * (luck[:, 3] - 0.5)
+        outcome.verdict[at] = np.where(fine, confidence, 0.0)
         outcome.issues[at] = issues
         outcome.severity[at] = (issues * _SEVERITY).max(axis=1)
-        self.caught[rows] += there[:, 0] & issues[:, 0]
+        self.caught[rows] += defects[:, 0] & issues[:, 0]
 
     def _trim(self, rows: Ints, _: Ints, at: Ints, state: Any, outcome: Outcome) -> None:
         limits, sizes = self.settings.context, np.where(self.kept[rows], self.history[rows], 0)
@@ -411,7 +411,7 @@ class SimulatedQuestion(Rows):
         room = np.maximum(limits.trim_to_tokens - (state.context[rows] - before), 0)
         kept = rules.kept_exchanges(sizes, room, limits.oldest_share)
         self.kept[rows] &= kept
-        # A model that decides is the first to read what follows the cut; the state knows.
+        # Where a model decides, it reads what follows the cut first (`CoordinationState.unread`).
         behind = np.logical_or.accumulate((sizes > 0) & ~kept, axis=1) & kept
         self.stale[rows] = np.where(state.model[rows], 0, np.where(behind, sizes, 0).sum(axis=1))
         outcome.context[at] = np.where(kept, sizes, 0).sum(axis=1) - before
@@ -435,6 +435,6 @@ class SimulatedQuestion(Rows):
 
 
 def _seen_as(complexity: Ints, right: Bools, side: Floats) -> Ints:
-    """Return complexities (k,) as somebody sees them who is right or a step off."""
+    """Return the complexities (k,) where `right`, else one a step off, on a `side` (0-1)."""
     beside = np.where(complexity == 1, np.where(side < 0.5, 0, 2), 1)
     return np.where(right, complexity, beside)

@@ -43,7 +43,7 @@ MAX_STEPS: Final = 20
 RATING_TOKENS: Final = 60  # of a rating's answer at most
 PREFLIGHT_TOKENS: Final = 30  # of the pre-flight's
 _LEAST_OVERHEAD: Final = 8  # tokens of an answer to pre-flight or rating
-_WAY: Final = "team"  # name of the provider in the service
+_PROVIDER: Final = "team"  # its name in the service
 SELF_EVAL: Final = "self_eval"  # callers that are no agent
 PREFLIGHT: Final = "preflight"
 DEFAULT_SECTIONS: Final = ("Summary", "Approach", "Details", "Next steps")
@@ -100,8 +100,8 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> llm.Prompt:
     open_flags = (f"{number}. {product.flags[number - 1].issue}" for number in product.open_flags)
     defects = "Defects", "\n".join(open_flags)
 
-    def given(*parts: tuple[str, str]) -> str:
-        """Return the task, and the titled parts of the product that there are."""
+    def user_text(*parts: tuple[str, str]) -> str:
+        """Return the task, and the titled parts of the product that are not empty."""
         listed = "".join(f"\n\n{title}:\n{text}" for title, text in parts if text)
         return f"Task: {product.task}{listed}"
 
@@ -111,7 +111,7 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> llm.Prompt:
                 "You plan how a task is answered; you do not answer it. Return one JSON object: "
                 "goal (text), steps (list), sections (list of four headings of the answer), risks "
                 "(list)." + length,
-                given(("Earlier plan, to be improved", product.plan)),
+                user_text(("Earlier plan, to be improved", product.plan)),
                 object_schema(goal=_TEXT, **dict.fromkeys(PLAN_PARTS[1:], list_schema(_TEXT))),
             )
         case "executor":
@@ -122,14 +122,14 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> llm.Prompt:
             if product.draft:
                 system += " Return the whole answer, improved; mend every defect that is listed."
             parts = ("Plan", product.plan), ("Draft", product.draft), defects
-            return llm.Prompt(system + length, given(*parts), None)
+            return llm.Prompt(system + length, user_text(*parts), None)
         case "critic":
             return llm.Prompt(
                 f"You review an answer. Return one JSON object: flags, a list of at most "
                 f"{MOST_FLAGS} defects, each with issue (text) and points (0-20, what mending it "
                 "would add to a quality of 0-100). Return an empty list where there is no defect."
                 + length,
-                given(("Answer", product.draft)),
+                user_text(("Answer", product.draft)),
                 object_schema(flags=list_schema(object_schema(issue=_TEXT, points=_NUMBER))),
             )
         case "self_eval":
@@ -137,7 +137,7 @@ def prompt_of(caller: str, product: Product, max_tokens: int) -> llm.Prompt:
                 "Rate this output 0-100 on completeness, clarity, actionability. Return one JSON "
                 "object with these three numbers, and resolved: the numbers of the listed defects "
                 "that the output no longer has.",
-                given(("Output", product.draft or product.plan), defects),
+                user_text(("Output", product.draft or product.plan), defects),
                 object_schema(
                     **dict.fromkeys(CRITERIA, _NUMBER),
                     resolved=list_schema({"type": "integer"}),
@@ -347,7 +347,7 @@ class BudgetController:
 class Orchestrator:
     """One run of the team, written to `log` as it happens.
 
-    `provider` is the way to the model; None: the simulated one.
+    `provider` is that of the model; None: the simulated one.
     """
 
     def __init__(self, order: Order, log: RunLog, provider: llm.Provider | None = None) -> None:
@@ -359,7 +359,7 @@ class Orchestrator:
             self._task = drawn.task
         self.state = rules.TeamState(settings, 1, settings.overhead.self_eval, MAX_STEPS)
         self.budget = BudgetController(self.state)
-        self.service = llm.LLMService({_WAY: provider}, log=log, guard=self.budget)
+        self.service = llm.LLMService({_PROVIDER: provider}, log=log, guard=self.budget)
         self.product = Product(order.task)
         self._policy = policy_of(order.strategy)
         self._rating = float("nan")  # the last one
@@ -412,7 +412,7 @@ class Orchestrator:
         self._look()
 
     def _look(self) -> None:
-        """Find out what is open, from estimates of the next prompts."""
+        """Find the open actions, from estimates of the next prompts."""
         if self._task is not None:
             estimates = self._task.prompt_estimates(_ROW)
         else:
@@ -483,7 +483,7 @@ class Orchestrator:
         """Call the model for an agent, a pre-flight or a rating; returns its answer."""
         prompt, context = prompt_of(caller, self.product, most_tokens), {"agent": caller, **context}
         response = await self.service.acall(
-            *prompt[:2], _WAY, most_tokens, prompt.schema, agent=caller, context=context
+            *prompt[:2], _PROVIDER, most_tokens, prompt.schema, agent=caller, context=context
         )
         return response.content
 

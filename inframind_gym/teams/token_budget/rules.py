@@ -193,7 +193,7 @@ class TeamState(Rows):
         return np.asarray(least[self.seen[rows]])
 
     def look(self, rows: Ints, estimates: Ints, has_draft: Bools) -> None:
-        """Find out what is open to some teams, and whether their runs are over.
+        """Find the open actions of some teams, and whether their runs are over.
 
         `estimates` are (k, 3) tokens of the next prompts; `has_draft` (k,) says whether there is
         something to review.

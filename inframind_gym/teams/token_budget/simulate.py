@@ -1,4 +1,4 @@
-"""The simulated task and team: what calls cost, and what they are truly worth.
+"""The simulated task and team: tokens of calls, and their effect on the true quality.
 
 The truth is a plan (level 0-2), a draft (0-4 sections) and its defects, hidden or flagged. A
 planner raises the plan; an executor writes the draft, better with a better plan, or revises it; a
@@ -55,12 +55,12 @@ class TaskRules:
         self.max_tokens = np.array([settings.max_tokens[agent] for agent in AGENTS], np.int64)
         self._sections = np.array(simulation.quality.sections, np.float64)
         self._plan_points = np.array(simulation.quality.plan, np.float64)
-        of = simulation.lengths
-        mean = np.array([of.planner, of.executor, of.critic, of.revision])[:, :, None]
-        units = np.maximum(np.rint(mean * np.array(of.factors) / unit), 1)
+        lengths = simulation.lengths
+        mean = np.array([lengths.planner, lengths.executor, lengths.critic, lengths.revision])
+        units = np.maximum(np.rint(mean[:, :, None] * np.array(lengths.factors) / unit), 1)
         # Tokens of an answer (4, 3, K): kind of call, size, factor; distribution of factors (K,).
         self.lengths: Ints = (units * unit).astype(np.int64)
-        self.weights = np.cumsum(of.weights)
+        self.weights = np.cumsum(lengths.weights)
         self.weights[-1] = 1.0
         # Tables by complexity, plan, size and whether the answer was cut off; of sums then by the
         # number of trials and of what happens at most.
@@ -181,7 +181,7 @@ class SimulatedTask(Rows):
         return self.rules.prompt_estimates(self.product(rows))
 
     def truth(self, rows: Ints) -> Floats:
-        """Return the true quality (k,) of what some teams have, 0-100."""
+        """Return the true quality (k,) of some teams' products, 0-100."""
         return self.rules.points(self.product(rows))
 
     def call(self, rows: Ints, agents: Ints, sizes: Ints, limits: Ints) -> Calls:
