@@ -6,12 +6,13 @@ middleware, with a limit on the body that holds for chunked ones, too.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import math
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,6 +22,9 @@ from inframind_gym.errors import ConfigError, InfraMindError
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 LEAST_TOKEN_CHARS: Final = 16
 MOST_HEAD_BYTES: Final = 32 << 10
+BODY_S: Final = 30.0  # for a whole body to come
+SPARE: Final = 16  # connections of an address past its limit, for probes
+SPARE_S: Final = 10.0  # that such a connection is kept
 _ONCE: Final = ("host", "authorization", "origin", "content-length", "content-type")
 _TYPES: Final = {
     401: "authentication_error",
@@ -144,6 +148,7 @@ class Guard:
         loopback_only: there is no token.
         most_bytes: of a body, and of a message of a WebSocket.
         refuse: returns media type and body of the answer to a request that is refused.
+        probes: paths that spare connections may ask for; see `bounded_protocol`.
         headers: of every answer.
     """
 
@@ -155,9 +160,11 @@ class Guard:
         loopback_only: bool,
         most_bytes: int,
         refuse: Callable[[dict[str, str], RequestError], tuple[str, bytes]],
+        probes: Collection[str] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._app, self._admit, self._refuse = app, admit, refuse
+        self._probes = probes
         self._loopback_only, self._most_bytes = loopback_only, most_bytes
         self._headers = [(n.encode(), value.encode()) for n, value in (headers or {}).items()]
 
@@ -167,12 +174,17 @@ class Guard:
             await self._app(scope, receive, send)
             return
         pairs = [(n.decode("latin-1"), x.decode("latin-1")) for n, x in scope["headers"]]
-        length, began = 0, False
+        length, began, over_s = 0, False, asyncio.get_running_loop().time() + BODY_S
+        more = scope["type"] == "http"
 
         async def receive_some() -> Any:
-            nonlocal length
-            message = await receive()
-            length += len(message.get("body", b""))
+            nonlocal length, more
+            try:
+                async with asyncio.timeout_at(over_s if more else None):
+                    message = await receive()
+            except TimeoutError:
+                raise RequestError(408, "timeout", "the body did not come in time") from None
+            length, more = length + len(message.get("body", b"")), message.get("more_body", False)
             if length > self._most_bytes:
                 raise _too_large(self._most_bytes)
             return message
@@ -189,6 +201,9 @@ class Guard:
             headers = check_head(
                 pairs, loopback_only=self._loopback_only, most_bytes=self._most_bytes
             )
+            if scope.get("state", {}).get("spare") and scope["path"] not in self._probes:
+                words = "this address holds as many connections as it may"
+                raise RequestError(429, "too_many_connections", words, retry_after_s=1.0)
             self._admit(scope, headers)
             await self._app(scope, receive_some, send_with_headers)
         except RequestError as error:
@@ -207,12 +222,27 @@ class Guard:
             await send({"type": "http.response.body", "body": body})
 
 
-def http_protocol() -> type[Any]:
-    """Return uvicorn's protocol with a limit on the headers of a request: 400 beyond it."""
+def bounded_protocol(most_connections: int) -> type[Any]:
+    """Return uvicorn's protocol with a limit on headers and on the connections of an address.
+
+    Past it, `SPARE` further ones are served `Guard`'s probes alone, for `SPARE_S` seconds; the next
+    are closed. Those of WebSockets are not counted.
+    """
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    class LimitedHead(HttpToolsProtocol):
+    class Bounded(HttpToolsProtocol):
         _head_bytes = 0
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            address, _ = self.client or ("", 0)
+            http = (each.client for each in self.connections if isinstance(each, Bounded))
+            held = sum(client is not None and client[0] == address for client in http)
+            if held > most_connections + SPARE:
+                transport.close()
+            elif held > most_connections:
+                self.app_state = {**self.app_state, "spare": True}
+                self.loop.call_later(SPARE_S, transport.close)
 
         def on_message_begin(self) -> None:
             self._head_bytes = 0
@@ -224,7 +254,7 @@ def http_protocol() -> type[Any]:
                 raise ValueError("headers are too large")  # the parser's caller answers 400
             super().on_header(name, value)
 
-    return LimitedHead
+    return Bounded
 
 
 def _too_large(most_bytes: int) -> RequestError:

@@ -11,11 +11,12 @@ import typer
 
 from inframind_gym.errors import ConfigError, require
 from inframind_gym.live.config import require_live
-from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK, http_protocol, listening
+from inframind_gym.live.guard import LEAST_TOKEN_CHARS, LOOPBACK, bounded_protocol, listening
 from inframind_gym.progress import say
 from inframind_gym.teams.runs import DEFAULT_FILE, ProviderName, Runs, RunStore
 
 TOKEN_VARIABLE: Final = "INFRAMIND_STUDIO_TOKEN"
+MOST_CONNECTIONS: Final = 256  # of an address, WebSockets apart
 
 
 def studio(
@@ -71,7 +72,7 @@ def studio(
             log_level="warning",
             server_header=False,
             ws_max_size=MOST_BODY_BYTES,
-            http=http_protocol(),
+            http=bounded_protocol(MOST_CONNECTIONS),
             timeout_graceful_shutdown=3,
         )
         with contextlib.suppress(KeyboardInterrupt):

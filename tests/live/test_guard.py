@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -13,12 +14,14 @@ import pytest
 pytest.importorskip("httptools")
 pytest.importorskip("fastapi")
 
-from inframind_gym.live.guard import check_head
+from inframind_gym.live import guard
+from inframind_gym.live.guard import Guard, check_head
 from inframind_gym.studio.runs import Launcher, Ways
 from inframind_gym.studio.server import Boards, make_app
 from inframind_gym.teams.runs import RunStore
 from tests.live.gateway.rig import KEY, running, serving
 from tests.live.simulated.play import served, tiny_pool
+from tests.live.vllm_server.fake import until
 
 TOKEN = "a token of sufficient length"
 
@@ -40,12 +43,12 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
     chat = f'{{"model": "qwen-14b", "messages": {said}, "max_tokens": VALUE}}'
     (folder / "keyed").mkdir()
     with (
-        running(folder) as open_,
+        running(folder, limits={"max_connections_per_address": 8}) as open_,
         running(folder / "keyed", keys={"a": KEY}) as keyed,
         served(tiny_pool(), [0]) as urls,
         RunStore(folder / "runs.sqlite") as store,
-        serving(make_app(Launcher(store, Ways()), Boards([]))) as studio,
-        serving(make_app(Launcher(store, Ways()), Boards([]), token=TOKEN)) as studio_keyed,
+        serving(make_app(Launcher(store, Ways()), Boards([])), 8) as studio,
+        serving(make_app(Launcher(store, Ways()), Boards([]), token=TOKEN), 8) as studio_keyed,
         mock.patch.dict("os.environ", VLLM_API_KEY=TOKEN),
         served(tiny_pool(), [0]) as keyed_urls,
     ):
@@ -195,6 +198,12 @@ def test_arguments_of_a_path_are_checked(
     assert status(target, "GET", target.get, *right(target)) == 200
 
 
+def test_faults_of_a_simulated_server_are_its_machines_alone(targets: dict[str, Target]) -> None:
+    target = targets["simulated"]
+    for head in ([b"Host: evil.example"], [b"Host: 127.0.0.1", b"Origin: http://evil.example"]):
+        assert status(target, "POST", "/fault?kind=kill&for_s=9", *head) == 403
+
+
 @pytest.mark.parametrize("name", ["gateway", "studio"])
 def test_large_bodies_are_not_read(targets: dict[str, Target], name: str) -> None:
     head = [f"POST {targets[name].post} HTTP/1.1".encode(), b"Connection: close"]
@@ -203,6 +212,74 @@ def test_large_bodies_are_not_read(targets: dict[str, Target], name: str) -> Non
     said = answer(targets[name], *head, b"", 8 * chunk)
     # Or it was closed before it was read.
     assert not said or said.split()[1] in (b"400", b"413")
+
+
+@pytest.mark.parametrize("name", ["gateway", "studio"])
+def test_one_address_cannot_hold_every_connection(targets: dict[str, Target], name: str) -> None:
+    target = targets[name]
+    upgrade = [b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"]
+    upgrade += [b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
+    lines = [b"GET /ws/x HTTP/1.1", b"Host: 127.0.0.1", *upgrade]
+    with contextlib.ExitStack() as stack:
+
+        def connect(address: str) -> socket.socket:
+            place = "127.0.0.1", target.port
+            return stack.enter_context(socket.create_connection(place, 20.0, (address, 0)))
+
+        for _ in range(12 * (name == "studio")):  # WebSockets are not counted
+            connection = connect("127.0.0.1")
+            connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 101"
+        held = [connect("127.0.0.1") for _ in range(8)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(guard, "SPARE_S", 0.2)
+            assert connect("127.0.0.1").recv(1) == b""  # says nothing, and is closed in time
+        assert status(target, "GET", target.get, *right(target)) == 429
+        if name == "gateway":
+            for path in ("/health", "/ready", "/metrics"):
+                assert status(target, "GET", path, *right(target)) == 200
+        for _ in range(guard.SPARE):
+            connect("127.0.0.1")
+        assert connect("127.0.0.1").recv(1) == b""
+        other = connect("127.0.0.2")
+        other.sendall(f"GET {target.get} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        assert other.recv(12) == b"HTTP/1.1 200"
+        for each in held:
+            each.close()
+
+    def served() -> bool:
+        with contextlib.suppress(OSError, IndexError):  # closed without an answer
+            return status(target, "GET", target.get, *right(target)) == 200
+        return False
+
+    until(served)
+
+
+def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_S", 0.1)
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.04)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    guarded = Guard(
+        app,
+        admit=lambda *_: None,
+        loopback_only=True,
+        most_bytes=99,
+        refuse=lambda _, error: ("text/plain", error.content()),
+    )
+    headers = [(b"host", b"127.0.0.1")]
+    asyncio.run(guarded({"type": "http", "path": "/", "headers": headers}, receive, send))
+    assert sent[0]["status"] == 408
 
 
 def test_only_hosts_of_this_machine_are_known() -> None:

@@ -28,7 +28,7 @@ from inframind_gym.live.gateway.gateway import TEAM, Gateway
 from inframind_gym.live.gateway.proxy import Exchange
 from inframind_gym.live.gateway.request import read_query, request_id
 from inframind_gym.live.gateway.team import Teams
-from inframind_gym.live.guard import Guard, RequestError, http_protocol, is_secret, listening
+from inframind_gym.live.guard import Guard, RequestError, bounded_protocol, is_secret, listening
 
 _log = logging.getLogger("inframind.gateway")
 PROBES: Final = ("/health", "/ready")  # need no key
@@ -140,6 +140,7 @@ def make_app(gateway: Gateway) -> Starlette:
                 loopback_only=not config.keys,
                 most_bytes=config.limits.max_body_bytes,
                 refuse=refuse,
+                probes=(*PROBES, "/metrics"),
             )
         ],
         exception_handlers={HTTPException: no_route},
@@ -153,8 +154,8 @@ def run(config: GatewayConfig) -> None:
 
     limits = config.limits
     with contextlib.closing(listening(config.host, config.port)) as address:
-        connections = max(2 * limits.max_in_flight, 1024)  # idle ones included; more get 503
-        allow_files(connections + limits.max_in_flight + 256)  # clients, servers and the rest
+        # A socket on both sides of a request, and those of an address that sends nothing.
+        allow_files(2 * limits.max_in_flight + limits.max_connections_per_address + 256)
         server = uvicorn.Server(
             uvicorn.Config(
                 make_app(Gateway(config)),
@@ -166,8 +167,7 @@ def run(config: GatewayConfig) -> None:
                 server_header=False,
                 proxy_headers=False,
                 log_config=None,
-                http=http_protocol(),
-                limit_concurrency=connections,
+                http=bounded_protocol(limits.max_connections_per_address),
                 timeout_keep_alive=int(limits.idle_s),
                 timeout_graceful_shutdown=int(limits.drain_s),
             )

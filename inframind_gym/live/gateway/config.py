@@ -35,6 +35,7 @@ class Limits(StrictModel):
 
     max_body_bytes: PositiveInt = 4 << 20
     max_in_flight: PositiveInt = 2048  # requests that are being answered
+    max_connections_per_address: PositiveInt = 1024  # raise it behind a proxy: it has one
     max_teams: PositiveInt = 8  # workflows at once
     idle_s: Positive = 75.0  # between two requests: longer than clients keep connections
     stall_s: Positive = 60.0  # between two pieces of a stream, on either side

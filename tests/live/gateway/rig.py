@@ -20,7 +20,7 @@ from inframind_gym.live.client import DownError, ask
 from inframind_gym.live.gateway.app import make_app
 from inframind_gym.live.gateway.config import GatewayConfig
 from inframind_gym.live.gateway.gateway import Gateway
-from inframind_gym.live.guard import http_protocol, listening
+from inframind_gym.live.guard import bounded_protocol, listening
 from inframind_gym.live.processes import free_ports
 from tests.live.launch.play import CLI, ENV
 from tests.live.vllm_server.fake import Answer, FakeServer, Script, until
@@ -73,11 +73,11 @@ def code(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
-def serving(app: Any) -> Iterator[int]:
+def serving(app: Any, most_connections: int) -> Iterator[int]:
     """Serve an application on a thread, on a free port: its number."""
     with listening("127.0.0.1", 0) as address:
-        config = uvicorn.Config(app, log_config=None, http=http_protocol())
-        server = uvicorn.Server(config)
+        http = bounded_protocol(most_connections)
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, http=http))
         thread = threading.Thread(target=server.run, args=([address],), daemon=True)
         thread.start()
         until(lambda: server.started)
@@ -100,8 +100,8 @@ def running(
         config = GatewayConfig.model_validate(
             {"pool": path, "policy": "least_loaded", "port": 0} | settings
         )
-        gateway = Gateway(config)
-        port = stack.enter_context(serving(make_app(gateway)))
+        gateway, most = Gateway(config), config.limits.max_connections_per_address
+        port = stack.enter_context(serving(make_app(gateway), most))
         until(lambda: gateway.watcher.up == 31)
         yield Rig(gateway, servers, port)
 

@@ -72,9 +72,6 @@ def test_a_client_that_does_not_read_gives_its_server_back(tmp_path: Path) -> No
         body = json.dumps(chat(stream=True, max_tokens=8192)).encode()
         head = [f"POST {CHAT} HTTP/1.1".encode(), b"Host: 127.0.0.1"]
         head += [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
-        with socket.create_connection(("127.0.0.1", rig.port), 20.0) as connection:
-            connection.sendall(b"\r\n".join([*head, b"", body[:9]]))
-            assert connection.recv(12) == b"HTTP/1.1 400"  # the rest did not come
         with socket.create_connection(("127.0.0.1", rig.port)) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.sendall(b"\r\n".join([*head, b"", body]))
