@@ -265,7 +265,8 @@ class VllmBackend:
         """Hand a call over; a failure is part of its completion."""
         if not self._closed:
             self._open[call.id] = call, time.monotonic()
-            self.servers.loop.call(self._start, call)
+            if not self.servers.loop.call(self._start, call):
+                self._finish(call, ChatResult(time.monotonic(), error="the pool is closed"), None)
 
     def wait(self, until_s: float | None) -> list[Completion]:
         """Wait for a completion, or until the time.

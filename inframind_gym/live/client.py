@@ -63,10 +63,13 @@ class LoopThread:
             future.cancel()
             raise
 
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Schedule a call of a function on the loop, unless the loop has been stopped."""
-        with contextlib.suppress(RuntimeError):
+    def call(self, function: Callable[..., object], *arguments: object) -> bool:
+        """Schedule a call of a function on the loop; False where the loop has been stopped."""
+        try:
             self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Cancel all tasks, and join the thread. May be called twice."""

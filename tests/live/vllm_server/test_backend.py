@@ -23,6 +23,7 @@ pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
 from inframind_gym.live.backend import VllmServers
+from inframind_gym.live.client import LoopThread
 from inframind_gym.live.config import LiveSettings
 from inframind_gym.simulator.server.pool import load_pool
 from inframind_gym.simulator.workflow.backend import Backend
@@ -187,6 +188,17 @@ def test_a_server_that_sleeps_already_is_no_error(caplog: pytest.LogCaptureFixtu
         with VllmServers(config, LiveSettings(**QUICK)) as pool:
             assert pool.watcher.up == 0b11110
     assert "deepseek-32b is down: asleep" in caplog.text and "failed" not in caplog.text
+
+
+def test_a_call_after_the_loop_has_stopped_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = LoopThread("stopped")
+    stopped.stop()
+    with opened() as (backend, pool, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(pool.loop, "loop", stopped.loop)
+            backend.submit(call())
+        (done,) = backend.wait(5.0 + backend.now_s())
+        assert done.failed and not done.retryable
 
 
 def test_closing_gives_up_what_is_in_flight(tmp_path: Path) -> None:
