@@ -256,17 +256,24 @@ class MetricsWatcher:
         self._closed = True
         self._servers = tuple(map(WatchedServer, servers))
         self._own_loop = loop is None
-        self._loop = loop or LoopThread("vllm-watcher")
+        if loop is not None:
+            self._loop = loop
         self._session: aiohttp.ClientSession
-        self._tasks: list[asyncio.Task[None]]
-        self._polling: asyncio.Task[None]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._polling: asyncio.Task[None] | None = None
 
     # For any thread
 
     def open(self) -> None:
         """Check each server once, and begin to watch."""
-        self._loop.run(self._open())
+        if self._own_loop:
+            self._loop = LoopThread("vllm-watcher")
         self._closed = False
+        try:
+            self._loop.run(self._open())
+        except BaseException:  # interrupted
+            self.close()
+            raise
 
     def is_up(self, server: int) -> bool:
         """Return whether a server can be sent to."""
@@ -290,7 +297,7 @@ class MetricsWatcher:
         """Check all servers now, and let the polls count from here: one is due in `poll_s`."""
 
         async def begin() -> Beginning:
-            await cancel_all([self._polling])
+            await cancel_all(filter(None, [self._polling]))
             await self._poll(self._servers)  # what finished until here belongs to the time before
             beginning = Beginning(time.monotonic(), self.polls)
             self._polling = asyncio.ensure_future(self._poll_forever())
@@ -326,7 +333,7 @@ class MetricsWatcher:
         self._closed = True
 
         async def close() -> None:
-            await cancel_all([*self._tasks, self._polling])
+            await cancel_all([*self._tasks, *filter(None, [self._polling])])
             await self._session.close()
             await asyncio.sleep(0)
 

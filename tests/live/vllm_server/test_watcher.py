@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import math
+import threading
 from typing import Any
 
 import pytest
@@ -21,6 +24,27 @@ def watch(*servers: FakeServer, **options: Any) -> MetricsWatcher:
     others = {name: given.pop(name) for name in ("poll_s", "on_change") if name in given}
     found = [ServerAddress(alias=f"s{i}", url=s.url, model="m") for i, s in enumerate(servers)]
     return MetricsWatcher(found, LiveSettings(**given), **({"poll_s": 0.05} | others))
+
+
+def test_a_watcher_has_a_thread_while_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer() as server:
+        before = threading.active_count()
+        watcher = watch(server)
+        watcher.close()
+        assert threading.active_count() == before
+        for _ in range(2):
+            watcher.open()
+            assert threading.active_count() == before + 1
+            watcher.close()
+            assert threading.active_count() == before
+
+        async def interrupted(*_: Any) -> None:
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(watcher, "_check", interrupted)
+        with pytest.raises(concurrent.futures.CancelledError):
+            watcher.open()
+        assert threading.active_count() == before
 
 
 def test_metrics_are_polled_and_counted_from_the_beginning_of_a_sweep() -> None:
