@@ -66,6 +66,10 @@ class PlanningCompact(Planning):
     requires: ClassVar[dict[str, Any]] = {"observation": "compact", "level": "joint"}
 
 
+class Unordered(Watching):
+    requires: ClassVar[dict[str, Any]] = {"scheduler": "lifo"}
+
+
 class Wrong(BasePolicy):
     name = "wrong"
 
@@ -165,6 +169,8 @@ def test_policies_that_cannot_route_single_calls() -> None:
             policy_of(name)
     with pytest.raises(InfraMindError, match="99"):  # found when the gateway starts
         policy_of("Wrong")
+    with pytest.raises(ConfigError, match=r"scheduler.*edf"):
+        policy_of("Unordered")
 
 
 def test_policies_remember_a_bounded_number_of_requests() -> None:
