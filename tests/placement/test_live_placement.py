@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.placement.state import OFFLOAD, WAKE
+from inframind_gym.simulator.placement.state import LOAD, OFFLOAD, WAKE
 from tests.live.launch.play import ENV
 from tests.live.vllm_server.fake import Answer, until
 from tests.placement.live_toys import (
@@ -179,6 +179,29 @@ def test_times_are_learned_and_a_first_sleep_is_not(play: Stage) -> None:
     play.wake(LLAMA3)  # there is no room for a third: one of the sleepers is stopped
     assert sorted(play.states(0)) == ["absent", "active", "slept"]
     assert (seen[:, OFFLOAD] != believed[:, OFFLOAD]).sum() == 1
+
+
+def test_times_outlive_their_process_where_the_weights_are_the_same(tmp_path: Path) -> None:
+    with stage(tmp_path, initial="empty") as play:
+        on_gpu_0(play, 0)
+        learned = play.live.state.seen_s[0].copy()
+        priors = play.live.world.model["time_s"][:, : learned.shape[1]].copy()
+        kept = play.live._times_file
+        assert learned[0, LOAD] < priors[0, LOAD]
+    with stage(tmp_path, initial="empty") as play:
+        play.begin(jobs=False)
+        np.testing.assert_allclose(play.live.state.seen_s[0], learned)
+    kept.write_text(kept.read_text().replace("tiny-4x256", "another"))
+    with stage(tmp_path, initial="empty") as play:
+        play.begin(jobs=False)
+        np.testing.assert_allclose(play.live.state.seen_s[0, 0], priors[0])
+    kept.write_text("{")
+    with stage(tmp_path, initial="empty") as play:
+        play.begin(jobs=False)
+        np.testing.assert_allclose(play.live.state.seen_s[0], priors)
+        kept.unlink()
+        kept.mkdir()  # cannot be written
+        on_gpu_0(play, 0)
 
 
 def test_a_model_over_two_gpus(tmp_path: Path) -> None:

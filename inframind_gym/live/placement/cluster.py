@@ -15,14 +15,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, RootModel
 
+from inframind_gym.configs import StrictModel
 from inframind_gym.envs.core import check_actions
 from inframind_gym.envs.placement import PlacementSimulation
 from inframind_gym.errors import InfraMindError
+from inframind_gym.files import read_json, replace_text
 from inframind_gym.live.backend import Connections
 from inframind_gym.live.client import LoopThread
 from inframind_gym.live.config import PlacementLiveConfig, ServerAddress, require_live
@@ -39,10 +43,14 @@ from inframind_gym.simulator.placement.state import (
     ABSENT,
     ACTIVE,
     DRAINING,
+    LOAD,
     LOADING,
+    OFFLOAD,
+    SLEEP,
     SLEEPING,
     SLEPT,
     VANISHING,
+    WAKE,
     WAKING,
     is_moving,
 )
@@ -52,6 +60,22 @@ _log = logging.getLogger(__name__)
 _KEPT: Final = 1000  # transitions
 _PHASES: Final = {LOADING: "load", WAKING: "wake", SLEEPING: "sleep", VANISHING: "stop"}
 _STABLE: Final = {ACTIVE: "active", SLEPT: "slept"}
+_SEEN: Final = {"wake_s": WAKE, "sleep_s": SLEEP, "load_s": LOAD, "offload_s": OFFLOAD}
+_Seconds = Annotated[float, Field(ge=0.0, le=86_400.0, allow_inf_nan=False)]
+
+
+class ModelTimes(StrictModel):
+    """Averages of one model's phases, and what was served under its alias."""
+
+    model: str
+    wake_s: _Seconds
+    sleep_s: _Seconds
+    load_s: _Seconds
+    offload_s: _Seconds
+
+
+class _Times(RootModel[dict[str, ModelTimes]]):
+    """Content of STATE/POOL+placement/times.json: a placement that begins averages on from it."""
 
 
 class Transition(NamedTuple):
@@ -133,6 +157,7 @@ class LivePlacement(PlacementSimulation):
         self._cancelled = False  # starts under way are to be given up
         self.transitions: deque[Transition] = deque(maxlen=_KEPT)
         self._instances: dict[tuple[int, int], Instance] = {}  # by leader and model
+        self._times_file = Path()  # of the pool that is open
         self._records = Records(self)
         self.traffic = Traffic(self._records, self.served, self._limits, self.instance)
 
@@ -203,10 +228,12 @@ class LivePlacement(PlacementSimulation):
         pool = StartedServers(f"{self.pool.name}+placement", self._live.state)
         with contextlib.ExitStack() as lock:
             lock.enter_context(pool.locked())
+            self._times_file = pool.folder / "times.json"
             self._loop = LoopThread("placement")
             self._lock = lock.pop_all()
         atexit.register(self.close)
         self._cancelled = False
+        self._read_times()
         for m, card in enumerate(self.cards):
             for g in range(0, self.num_gpus - card.tp_min + 1, card.tp_min):
                 self.instance(g, m).server.stop()
@@ -335,6 +362,8 @@ class LivePlacement(PlacementSimulation):
         events.phase_ended(self.state, 0, g, m, bool(why), took_s)
         if why and state in (WAKING, LOADING):
             instance.closed_until_s = time.monotonic() + self._limits.backoff_s
+        elif not why:
+            self._write_times()
         now = _STABLE.get(self._state(g, m), "absent")
         self._note(g, m, _PHASES[state], took_s, now, why)
 
@@ -369,6 +398,31 @@ class LivePlacement(PlacementSimulation):
                 self._note(g, m, "lost", 0.0, "absent", why)
 
         threading.Thread(target=check, name="placement-check", daemon=True).start()
+
+    def _read_times(self) -> None:
+        """Begin with the times that were learned before, of the same weights."""
+        if not self._times_file.exists():
+            return
+        try:
+            known = _Times.model_validate(read_json(self._times_file)).root
+        except ValueError as error:
+            _log.warning("learned times are not used: %s: %s", self._times_file, error)
+            return
+        for m, (card, model) in enumerate(zip(self.cards, self.served, strict=True)):
+            times = known.get(card.alias)
+            if times is not None and times.model == model.name:
+                for name, kind in _SEEN.items():
+                    self.state.seen_s[0, m, kind] = getattr(times, name)
+
+    def _write_times(self) -> None:
+        times = {}
+        for m, (card, model) in enumerate(zip(self.cards, self.served, strict=True)):
+            seen = {name: float(self.state.seen_s[0, m, kind]) for name, kind in _SEEN.items()}
+            times[card.alias] = ModelTimes(model=model.name, **seen)
+        try:
+            replace_text(self._times_file, _Times(times).model_dump_json(indent=1) + "\n")
+        except InfraMindError as error:  # a full disk ends no run
+            _log.warning("learned times are not kept: %s", error)
 
     # The end
 
