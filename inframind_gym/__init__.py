@@ -25,14 +25,14 @@ __all__ = ["ENVIRONMENTS", "__version__", "register_all"]
 
 
 class Entry(NamedTuple):
-    """One id and the classes behind it, as `module:class` so that they load when first made."""
+    """Classes behind an id, as `module:class`: they are imported when the first is made."""
 
     single: str
     vector: str | None = None
     nondeterministic: bool = False
 
 
-_MODULES: Final = {  # of `inframind_gym.envs`; those of "live" play on live servers
+_MODULES: Final = {  # name in the id -> module of `inframind_gym.envs`
     "Executor": "routing",
     "Planner": "planner",
     "Stream": "routing",

@@ -38,7 +38,7 @@ from inframind_gym.teams.token_budget.settings import load_settings
 
 _PACKAGE: Final = Path(__file__).parent
 _OTHERS: Final = ("traces", "questions", "policies", "tasks")  # kinds beside the configurations
-_KEYS: Final[dict[str, set[str]]] = {  # the first kind that has one of the keys of a file
+_KEYS: Final[dict[str, set[str]]] = {  # a file is of the first kind one of whose keys it has
     "suites": {"policies"},
     "tracks": {"loads"},
     "placement/clusters": {"catalogue"},
@@ -56,7 +56,7 @@ TAKEN: Final = (
 
 
 class CheckFailedError(InfraMindError):
-    """A target that can be read but is not right; the message is the lines that say so."""
+    """A target that can be read, but fails its check; the message is the report."""
 
 
 def command(
@@ -140,7 +140,7 @@ def check(target: str, kind: str | None = None, *, packages: Sequence[str] = PAC
 
 
 def kinds_of(target: str) -> list[str]:
-    """Return the kind of a file or folder, or the kinds of which there is something so called."""
+    """Return the kind of a file or folder, or all kinds that have a configuration of that name."""
     path = Path(target)
     if os.path.exists(target):
         if path.suffix == ".csv":
@@ -167,23 +167,23 @@ def kinds_of(target: str) -> list[str]:
 
 
 def _configuration(kind: str, path: Path) -> str:
-    """Read a configuration file, and say what it holds."""
+    """Read a configuration file, and return what it holds, in words."""
     if kind in ("pools", "teams/pools"):
         pool = load_pool(path)
         held = f"pool, {_count(pool.aliases, 'model')} on {_count(pool.gpus, 'GPU')}"
         return "; ".join((held, *(f"no model is on {gpu}" for gpu in pool.idle_gpus), *pool.notes))
     if kind == "workloads":
         workload = load_workload(path)
-        asks = f"questions of {workload.dataset}"
-        asks = asks if workload.mix is None else _listed(workload.mix)
-        said = f"workload, {workload.num_queries} queries an episode, {asks}"
-        said = "; ".join([said, *estimates(workload)])
+        questions = f"questions of {workload.dataset}"
+        questions = questions if workload.mix is None else _listed(workload.mix)
+        text = f"workload, {workload.num_queries} queries an episode, {questions}"
+        text = "; ".join([text, *estimates(workload)])
         if workload.draw is not None:
-            return f"{said}\nwith draw {workload.draw} of its quality"
+            return f"{text}\nwith draw {workload.draw} of its quality"
         parts = [find_config("workloads", part) for part in workload.mix or [path]]
         draws = set.intersection(*(set(draws_of(part)) for part in parts))
-        of = f"\n{len(draws)} draws of its quality: {path.stem}#"
-        return f"{said}{of}{min(draws)} to #{max(draws)}" if draws else said
+        which = f"\n{len(draws)} draws of its quality: {path.stem}#"
+        return f"{text}{which}{min(draws)} to #{max(draws)}" if draws else text
     if kind == "suites":
         suite = load_suite(str(path))
         try:
@@ -214,7 +214,7 @@ def _configuration(kind: str, path: Path) -> str:
 
 
 def _policy(target: str) -> str:
-    families = [of for of, policies in POLICIES.items() if target.split(":")[0] in policies]
+    families = [name for name, policies in POLICIES.items() if target.split(":")[0] in policies]
     if not families and ":" not in target:
         names = {name for policies in POLICIES.values() for name in policies}
         shipped = [name for kind in KINDS for name in list_configs(kind)]

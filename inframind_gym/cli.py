@@ -27,14 +27,14 @@ _COMMANDS: Final = {  # name -> function or group, imported when it is used
 
 @cache
 def _command(name: str) -> Any:
-    """Make the click command of a name of `_COMMANDS`."""
+    """Make the click command of a name in `_COMMANDS`."""
     module, _, attribute = _COMMANDS[name].partition(":")
-    found = getattr(import_module(module), attribute)
+    target = getattr(import_module(module), attribute)
     parent = typer.Typer(add_completion=False)
-    if isinstance(found, typer.Typer):
-        parent.add_typer(found, name=name)
+    if isinstance(target, typer.Typer):
+        parent.add_typer(target, name=name)
     else:
-        parent.command(name)(found)
+        parent.command(name)(target)
     return typer.main.get_group(parent).commands[name]
 
 

@@ -21,10 +21,10 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite files that are t
 
 
 class CommandGroup(TyperGroup):
-    """Group of commands that end with one line and status 2 on an error of wrong input.
+    """Group of commands that end with one line and status 2 on wrong input.
 
     Other errors keep their traceback. A command ends quietly when the reader of its pipe, such as
-    `head`, has ended. Text that the terminal's encoding lacks, in ASCII locales, is shown as "?".
+    `head`, has ended. Characters that the terminal cannot encode are shown as "?".
     """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +57,7 @@ def _one_line(message: Warning | str, *_: object, **__: object) -> str:
 
 
 def refuse_to_overwrite(force: bool, *paths: Path | None) -> None:
-    """Raise a ConfigError where a file is there already and there was no `--force`."""
+    """Raise a ConfigError if a file exists and there was no `--force`."""
     for path in paths:
         if path is not None and path.is_file() and not force:
             raise ConfigError(f"{path}: is there already. Overwrite it with --force.")

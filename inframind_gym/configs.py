@@ -1,8 +1,8 @@
 """Find and read the YAML files that people exchange: pools, workloads, suites.
 
-A file is named either by the name of a shipped configuration ("b200-2gpu") or by a path. What it
-holds is checked by a pydantic model; an error names the file, the line, the dotted key, what is
-wrong with it, the nearest valid key and the remedy.
+A file is given by the name of a shipped configuration ("b200-2gpu") or by a path. A pydantic model
+checks its content; an error names the file, the line, the dotted key, what is wrong with it, the
+nearest valid key and the remedy.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ KINDS = {
     "teams/pools": "pool of a team",
 }
 _SUFFIXES = (".yaml", ".yml")
-_MOST_ERRORS = 20  # that one message lists
-_LARGEST = 2**53  # of a number; every whole one up to it is a float, too
+_MOST_ERRORS = 20  # listed in one message
+_LARGEST = 2**53  # number; up to it every whole number is exact as a float
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class StrictModel(BaseModel):
-    """Base of every configuration model: immutable, and a key that it does not know is an error."""
+    """Base of every configuration model: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _reject_bool(value: object) -> object:  # a text may pass: YAML takes 4e-5 for one
+def _reject_bool(value: object) -> object:  # a text may pass: to YAML, 4e-5 is one
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
@@ -65,7 +65,7 @@ NonNegativeInt = Annotated[int, _NUMBER, Field(ge=0, le=_LARGEST)]
 
 
 def within(low: float, high: float) -> BeforeValidator:
-    """Let a field take numbers from `low` to `high` alone; the message names both."""
+    """Restrict a field to numbers from `low` to `high`; the error's message names both."""
     return BeforeValidator(lambda value: require_within(value, low, high))
 
 
@@ -140,7 +140,7 @@ def shipped_file(name: str) -> Path:
 
 
 def load_yaml_model(path: str | Path, model: type[ModelT]) -> ModelT:
-    """Read a YAML file into a pydantic model; one and the same text is parsed once.
+    """Read a YAML file into a pydantic model; the same text is parsed once.
 
     Paths of .yaml and .csv files in it start at its own folder or, where there is no such file, at
     the working folder.
@@ -164,7 +164,7 @@ def _parsed(path: Path, text: str, model: type[BaseModel]) -> BaseModel:
 
 
 def _beside(data: Any, folder: Path) -> Any:
-    """Return the data with the paths of files in it that are relative to the file's own folder."""
+    """Return the data with paths relative to a folder resolved, where such a file is there."""
     if isinstance(data, dict):
         return {_beside(key, folder): _beside(value, folder) for key, value in data.items()}
     if isinstance(data, list):
@@ -180,8 +180,8 @@ def read_setting(text: str, model: type[BaseModel] | None = None) -> tuple[str, 
 
     Args:
         text: The setting.
-        model: Whose field it is: where that takes several values they may stand with commas
-            between, and a text stays as it is.
+        model: Model with that field: a field of several values takes them separated by commas,
+            and a field of text takes the value unchanged.
 
     Raises:
         ConfigError: There is no ``=``, or the value is not YAML.
@@ -205,7 +205,7 @@ def read_setting(text: str, model: type[BaseModel] | None = None) -> tuple[str, 
 
 
 def _number(value: Any) -> Any:
-    """Return the number that a text is to Python and not to YAML, such as 1e3; or the value."""
+    """Convert a text that is a number to Python and not to YAML, such as 1e3."""
     with suppress(TypeError, ValueError):
         return float(value) if isinstance(value, str) else value
     return value
@@ -231,14 +231,14 @@ def validate(
     except ValidationError as error:
         items = error.errors()
         places = [tuple(item["loc"]) for item in items]
-        found = [  # but for what follows from another error, further down at the same place
+        primary = [  # without errors that follow from one further down at the same place
             item
             for item, place in zip(items, places, strict=True)
             if not any(len(other) > len(place) and other[: len(place)] == place for other in places)
         ]
-        lines = [_describe(item, model, source, root) for item in found[:_MOST_ERRORS]]
-        if len(found) > _MOST_ERRORS:
-            lines.append(f"{source}: {len(found) - _MOST_ERRORS} more errors like these.")
+        lines = [_describe(item, model, source, root) for item in primary[:_MOST_ERRORS]]
+        if len(primary) > _MOST_ERRORS:
+            lines.append(f"{source}: {len(primary) - _MOST_ERRORS} more errors like these.")
         raise ConfigError("\n".join(lines)) from None
 
 
@@ -270,7 +270,7 @@ def _describe(
 
 
 def _shown(value: object) -> str:
-    """A value as a message shows it; of what holds texts only the kind: they can be secrets."""
+    """Format a value for a message; of containers of text only the kind: they may hold secrets."""
     if isinstance(value, Mapping):
         return f"a mapping of {len(value)} keys"
     numbers = isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value)
@@ -313,7 +313,7 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
 
 
 def without_checks(kind: Any) -> Any:
-    """Return a type without the checks that pydantic reads: what `help` is to show."""
+    """Return a type without pydantic's annotations, as `help` shows it."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return without_checks(parts[0])

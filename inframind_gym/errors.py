@@ -27,7 +27,7 @@ class ActionError(InfraMindError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs the package with an extra, from where it is installed."""
+    """Return the command that installs the package with an extra, from a checkout or the index."""
     checkout = Path(__file__).resolve().parents[1]
     if (checkout / "pyproject.toml").is_file():
         return f'`pip install -e "{checkout}[{extra}]"`'
@@ -35,13 +35,13 @@ def install_command(extra: str) -> str:
 
 
 def needs(what: str, package: str, extra: str) -> str:
-    """Return the message that something (`--track wandb`) needs a package of an extra."""
+    """Return the message that a feature, such as `--track wandb`, needs a package of an extra."""
     command = install_command(extra)
     return f"{what} needs {package}, which is not installed. Install the extra `{extra}`: {command}"
 
 
 def require(module: str, what: str, extra: str) -> Any:
-    """Return a module that an extra of this package brings, for something that needs it.
+    """Import a module that an extra of this package installs, for the feature `what`.
 
     Raises:
         ConfigError: It is not installed; says how to install it.
@@ -61,21 +61,21 @@ def shortened(value: object, most_chars: int = 100) -> str:
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return `" Did you mean 'x'?"` for the nearest known name; empty if none comes close."""
     names = (str(candidate) for candidate in known)
-    table = {other.lower(): other for other in names if other != str(name)}  # a link to nowhere
-    wanted = shortened(name).lower()  # comparing takes the square of its length
+    table = {other.lower(): other for other in names if other != str(name)}  # a broken link
+    wanted = shortened(name).lower()  # the comparison takes time quadratic in the length
     matches = difflib.get_close_matches(wanted, list(table), n=1, cutoff=0.6)
     return f" Did you mean '{table[matches[0]]}'?" if matches else ""
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
-    """Return the message for an unknown name of a kind ("pool"), with the nearest one and all."""
+    """Return the message for an unknown name of a kind ("pool"): the nearest, and all known."""
     names = [str(candidate) for candidate in known]
     listing = ", ".join(names) if names else "none"
     return f"unknown {kind} {shortened(name)!r}.{did_you_mean(name, names)} Known: {listing}."
 
 
 def require_within(value: object, low: float, high: float, name: str = "") -> float:
-    """Return `value`, if it is a number from `low` to `high`; the name opens the message.
+    """Return `value` if it is a number from `low` to `high`; `name` begins the error's message.
 
     Raises:
         ConfigError: If `value` is not a number, or is outside.

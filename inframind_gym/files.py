@@ -1,7 +1,7 @@
-"""Reading files that others wrote, within limits; writing so that the old file stays whole.
+"""Reading of files from outside, within limits; writing in one step, or not at all.
 
-Whatever comes from outside is read here: configurations, logs, traces, questions, checkpoints. A
-file that is broken, or built to exhaust memory or time, is a ConfigError that names it.
+Configurations, logs, traces, questions and checkpoints are read here. A file that is broken, or
+built to exhaust memory or time, raises a ConfigError that names it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ MOST_YAML_BYTES: Final = 2**19
 MOST_VALUES: Final = 10_000  # of a YAML file: they take half a second
 MOST_JSON_BYTES: Final = 16 * 2**20  # of a document, and of one line of a file of lines
 MOST_BYTES: Final = 512 * 2**20  # of a log, a trace or a file of questions, unpacked
-MOST_DEPTH: Final = 64  # of lists and mappings in each other
+MOST_DEPTH: Final = 64  # levels of nested lists and mappings
 MOST_DIGITS: Final = 300  # of a number: it still is a finite float
 _MOST_UNPACKED: Final = 100  # times the size of a gzip file; text shrinks 3 to 20 times
-_SMALL_BYTES: Final = 2**20  # unpacked size up to which that is not asked
+_SMALL_BYTES: Final = 2**20  # unpacked size up to which that ratio is not checked
 _PLAIN: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"))
 
 
 @contextmanager
 def _opened(path: Path, most_bytes: int) -> Iterator[IO[bytes]]:
-    """Open a plain file, unpacked if it ends with .gz; its name is in the errors of reading it."""
+    """Open a plain file, unpacked if it ends with .gz; errors of reading it name the file."""
     if not os.path.isfile(path):
         special = "it is a pipe or a device" if os.path.exists(path) else "no such file"
         why = "it is a folder" if os.path.isdir(path) else special
@@ -43,7 +43,7 @@ def _opened(path: Path, most_bytes: int) -> Iterator[IO[bytes]]:
     try:
         size = os.path.getsize(path)
         with opener(path, "rb") as file:
-            if packed:  # unpacked once, before anything is made of what it holds
+            if packed:  # unpack it once to check its size, before its content is used
                 most_unpacked, size = max(_SMALL_BYTES, _MOST_UNPACKED * size), 0
                 while size <= min(most_bytes, most_unpacked) and (raw := file.read(_SMALL_BYTES)):
                     size += len(raw)
@@ -147,7 +147,7 @@ def parse_json(text: str, source: str, most_chars: int = MOST_JSON_BYTES) -> Any
 
     Raises:
         ConfigError: It is not JSON, repeats a key, is nested deeper than MOST_DEPTH, or has a
-            whole number of more than MOST_DIGITS digits or a text that no file can hold.
+            whole number of more than MOST_DIGITS digits or half of a surrogate pair.
     """
     try:
         if len(text) > most_chars:
@@ -222,10 +222,10 @@ def replace_text(path: Path, text: str) -> None:
 def replace_bytes(path: Path, content: bytes) -> None:
     """Write a file in one step, with the folders that it needs.
 
-    What is no plain file (a terminal, /dev/null, a pipe) is written to and stays what it is.
+    A path that is no plain file (a terminal, /dev/null, a pipe) is written to, not replaced.
 
     Raises:
-        InfraMindError: The file cannot be written; what stood there before still does.
+        InfraMindError: The file cannot be written; its old content is still there.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -303,7 +303,7 @@ class _YamlLoader(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Return a mapping, unless a key stands twice in it, of which YAML keeps the last."""
+        """Return a mapping; refuse one that repeats a key, of which YAML would keep the last."""
         first: dict[str, Any] = {}
         for key, _ in node.value:
             other = first.setdefault(str(key.value), key)
@@ -313,7 +313,7 @@ class _YamlLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_scalar(self, node: Any) -> Any:
-        """Return the text of a scalar, unless it is a number of too many digits."""
+        """Return the text of a scalar; refuse a number of too many digits."""
         if node.tag in _PLAIN and len(node.value) > MOST_DIGITS:
             digits = f"{len(node.value):,} digits; {MOST_DIGITS} at most"
             self._refuse(node, f"a number of {digits}")

@@ -1,4 +1,4 @@
-"""Progress of commands on standard error, and their tables without lines."""
+"""Progress and messages of commands on standard error, and tables without lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE_EVERY_S = 10.0
 
 
 class ProgressReport:
-    """Counter of the parts of long work that are done, some by earlier runs; a context manager."""
+    """Counter of finished parts of long work, also those of earlier runs; a context manager."""
 
     def __init__(self, total: int, done: int, what: str, unit: str) -> None:
         from rich import progress as bars
@@ -39,7 +39,7 @@ class ProgressReport:
             self._task = self._bar.add_task(what, total=total, completed=done)
 
     def advance(self, count: int, note: str = "") -> None:
-        """Count parts that are done; the note, such as the last figures, stands beside them."""
+        """Count finished parts; show a note, such as the last figures, beside the count."""
         self._count += count
         self._total = max(self._total, self._count)  # a last batch may be larger than what is left
         self._note = f"; {note}" if note else ""
@@ -76,7 +76,7 @@ def say(message: str, end: str = "\n") -> None:
 def plain_table(
     *columns: str, rows: Iterable[Sequence[str]] = (), title: str = "", caption: str | None = None
 ) -> Table:
-    """Return a table without lines; heads that begin with ">" are of numbers, set to the right."""
+    """Return a table without lines; columns whose heading begins with ">" are right-aligned."""
     from rich.table import Table
 
     table = Table(show_header=bool(columns), box=None, padding=(0, 2, 0, 0), pad_edge=False)

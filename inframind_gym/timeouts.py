@@ -9,15 +9,15 @@ from contextlib import contextmanager
 
 
 class HungError(BaseException):  # policies catch their own exceptions
-    """Code took too long: the seconds that it had."""
+    """Code took too long; the argument is its limit in seconds."""
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[float], None]]:
-    """Yield what sets after how many seconds `HungError` is raised in the block; 0: it is not.
+    """Yield a function that sets the seconds after which the block gets a `HungError`; 0: never.
 
-    It is raised as soon as the block is in Python, and on the main thread alone. Entering the block
-    takes ten times as long as setting the seconds: a loop enters it once.
+    It is raised as soon as the block runs Python code, and on the main thread alone. Entering the
+    block takes ten times as long as setting the seconds: enter it once, outside of a loop.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda seconds: None

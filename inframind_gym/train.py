@@ -79,7 +79,7 @@ def train(
 
 
 def laboratory() -> Path:
-    """Return the folder of `agents` and `baselines`, which can be imported from now on.
+    """Return the folder of `agents` and `baselines`; make both importable.
 
     Raises:
         ConfigError: this installation has none.
@@ -87,7 +87,7 @@ def laboratory() -> Path:
     for root in _ROOTS:
         if (root / "agents" / "runs.py").is_file() and (root / "baselines" / "sb3.py").is_file():
             if str(root) not in sys.path:
-                sys.path.insert(0, str(root))  # processes that play inherit it
+                sys.path.insert(0, str(root))  # processes of a training inherit it
             return root
     raise ConfigError(
         "this installation has no trainers. Install the wheel again, or train in a checkout."

@@ -1,4 +1,4 @@
-"""Start the servers of a pool as processes, watch them, and stop exactly what was started.
+"""Start the servers of a pool as processes, watch them, and stop those that were started.
 
     launcher = Launcher(load_pool("cpu-tiny"))
     launcher.up()  # returns when all answer
@@ -49,7 +49,7 @@ from inframind_gym.tasks.embedding import cache_folder
 TIMEOUT_S: Final = 1800.0  # to come up: large models are fetched first
 _POLL_S: Final = 0.5
 _CHECK: Final = LiveSettings(health_s=_POLL_S, answer_s=10.0)  # a busy server answers late
-_TAIL_BYTES: Final = 1 << 18  # at the end of a log, that are read
+_TAIL_BYTES: Final = 1 << 18  # read at the end of a log
 
 _ENTRY: Final = "vllm.entrypoints.openai.api_server"
 _GPU_BLOCK: Final = 16  # tokens: vLLM's own choice on a GPU
@@ -74,7 +74,7 @@ class ServerCommand(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Identity of the settings, without keeping what may be a secret."""
+        """Hash that identifies the settings without storing secrets."""
         text = json.dumps([self.arguments, sorted(self.env.items())])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -82,8 +82,8 @@ class ServerCommand(NamedTuple):
 def vllm_python(python: str | Path | None = None) -> Path:
     """Return the interpreter that has vLLM.
 
-    It is the one that is given, $VLLM_PYTHON, `.venv-vllm` in the working folder or beside the
-    package, or else this one.
+    It is the first of: the argument, $VLLM_PYTHON, `.venv-vllm` in the working folder or beside
+    the package, this interpreter.
 
     Raises:
         ConfigError: it does not exist, or has no vLLM.
@@ -91,7 +91,7 @@ def vllm_python(python: str | Path | None = None) -> Path:
     venv = Path(os.environ.get("VLLM_VENV", ".venv-vllm"), "bin", "python")
     places = (Path.cwd() / venv, Path(__file__).resolve().parents[2] / venv)
     usual = next(filter(Path.is_file, places), Path(sys.executable))
-    # Not resolved: a link is what makes it the environment's.
+    # Not resolved: through its link the interpreter finds the environment.
     chosen = Path(python or os.environ.get("VLLM_PYTHON") or usual).expanduser().absolute()
     probe = [str(chosen), "-c", "import importlib.util as u; exit(u.find_spec('vllm') is None)"]
     env = {**os.environ, "PYTHONSAFEPATH": "1"}
@@ -170,7 +170,7 @@ def server_command(
 
 
 def weights_of(model: ModelConfig, python: Path | None = None) -> str:
-    """Return the weights for vLLM to load; with its interpreter tiny ones that lack are made.
+    """Return the weights for vLLM to load; with vLLM's `python`, make missing tiny ones.
 
     Raises:
         ConfigError: the folder is missing, or cannot be made.
@@ -200,7 +200,7 @@ def weights_of(model: ModelConfig, python: Path | None = None) -> str:
 
 
 def simulation_command(pool: PoolConfig, simulation: Simulation, host: str) -> ServerCommand:
-    """Return the command of the process that simulates the models of a pool that have a port."""
+    """Return the command of the process that simulates all models of a pool with a port."""
     load_workload(simulation.workload)
     if Path(simulation.workload).is_file():  # the process runs in another folder
         workload = str(Path(simulation.workload).absolute())
@@ -269,11 +269,11 @@ class Launcher:
     def up(
         self, *, timeout_s: float = TIMEOUT_S, watch: Watch = lambda launches: None
     ) -> list[Launch]:
-        """Start what does not answer, and wait until everything does.
+        """Start the servers that do not answer, and wait until all do.
 
         Servers that share a GPU come up one after the other: vLLM counts memory that another one is
-        filling meanwhile as its own. If one fails or ends before all are up, everything that this
-        call started is stopped; so it is on KeyboardInterrupt and every other exception.
+        filling meanwhile as its own. If one fails or ends before all are up, or on any exception,
+        KeyboardInterrupt included, every server that this call started is stopped.
 
         Args:
             timeout_s: for each server, from its start.
@@ -310,7 +310,7 @@ class Launcher:
         return self._started.down(grace_s)
 
     def _prepare(self, launches: Sequence[Launch], seen: Sequence[WatchedServer]) -> None:
-        """Find out what runs and what is wrong (an error), and make weights that are missing."""
+        """Find what runs already, raise all problems at once, and make missing weights."""
         ours = [launch for launch in launches if launch.model.url is None]
         python = vllm_python(self._python) if ours and not self._simulation else None
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -358,7 +358,7 @@ class Launcher:
                 weights_of(launch.model, python)
 
     def _start_queued(self, launches: Sequence[Launch]) -> None:
-        """Start what is queued and whose GPUs no other server is loading on."""
+        """Start queued servers on whose GPUs no other server is loading."""
         if self._simulation:  # one process for all
             if queued := [launch for launch in launches if launch.phase == "queued"]:
                 self._start(queued)
@@ -403,7 +403,7 @@ class Launcher:
             )
 
     def _check(self, launch: Launch, answer: WatchedServer, timeout_s: float) -> None:
-        """Find out what has become of a server that was started."""
+        """Check a server that was started: it may have come up, failed or ended."""
         server = self._started.servers[launch.model.alias]
         if not server.runs:
             code = None if launch.child is None else launch.child.poll()
@@ -429,7 +429,7 @@ class Launcher:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """Return the last lines of a log that are not blank; none where it cannot be read."""
+    """Return the last lines of a log that are not blank; none if it cannot be read."""
     try:
         text = log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
     except OSError:

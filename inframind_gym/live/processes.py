@@ -44,7 +44,7 @@ class StartedServer(StrictModel):
     url: str
     log: str
     settings: str  # digest of its command line and environment
-    simulated: bool = False  # by a process that it shares with others of its pool
+    simulated: bool = False  # one process simulates all servers of the pool
 
     @property
     def runs(self) -> bool:
@@ -61,7 +61,7 @@ class StartedServer(StrictModel):
                     continue
                 is_leader = process.pid == self.pid
                 if is_leader and abs(start_of(process) - self.start_s) >= _SAME_START_S:
-                    return []  # a stranger has the id, which no session of ours can have then
+                    return []  # another program has the id: none of our session is left
                 members.append(process)
         return sorted(members, key=lambda process: (process.pid != self.pid, process.pid))
 
@@ -86,8 +86,8 @@ def start_of(process: psutil.Process) -> float:
 
 def state_folder(state: str | Path | None = None) -> Path:
     """Return the folder of all pools' states."""
-    if given := state or os.environ.get("INFRAMIND_STATE"):
-        return Path(given).expanduser().absolute()
+    if chosen := state or os.environ.get("INFRAMIND_STATE"):
+        return Path(chosen).expanduser().absolute()
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base).absolute() / "inframind_gym"
 
@@ -195,7 +195,7 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports of 127.0.0.1 that are free now."""
+    """Return distinct free ports of 127.0.0.1."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -29,7 +29,7 @@ from inframind_gym.tasks.loaders import LETTERS
 from inframind_gym.tasks.taskset import TaskSet
 
 TEMPLATE_TOKENS: Final = 64  # what a model's chat template may add around two messages
-_LEAST: Final = 24  # tokens below which a part of an answer is no use
+_LEAST: Final = 24  # tokens below which a part of an answer is of no use
 _PIECES: Final = re.compile(r"[A-Za-z]+|\d|[^\S\n]+|\n|[^\sA-Za-z\d]")
 _MARK: Final = "\n[... {0} characters left out ...]\n"
 _TEXTS: Final = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ class Prompts:
                 f"model's context beside the {call.max_tokens} of the answer. Serve the model "
                 "with a larger max_model_len, lower max_tokens, or leave the task out."
             )
-        # Parts that begin and end with a line take together what each takes.
+        # Parts begin and end with whole lines: their estimates add up.
         sizes = [estimate_upper(text) for _, text in parts]
         content = user(shares(sizes, limit_tokens - fixed))
         return [{"role": "system", "content": system}, {"role": "user", "content": content}]
@@ -96,7 +96,7 @@ class Prompts:
         elif call.reads:
             others = "the agent before you" if topology == "Chain" else "the agents before you"
             lines = [str(_INSTRUCTIONS["others"].format(others=others))]
-        else:  # "No reasoning" and "take steps" are not both said
+        else:  # the instruction of Flash, "no reasoning", excludes that of CoT, "take steps"
             steps = topology == "CoT" and strategy != "Flash"
             lines = [str(_INSTRUCTIONS["alone"]["CoT" if steps else "IO"])]
         lines += [STRATEGY_INSTRUCTIONS[strategy], self.form(call)]

@@ -1,9 +1,9 @@
-"""Request log: one JSON object a line, one line a call that ended, however it did.
+"""Request log: one JSON object a line, one line for each call that ended or failed.
 
 `inframind calibrate` reads it (`calibration/request_log.py`). Times that end in `_ts` are seconds
 of this machine's monotonic clock. An unknown value is null.
 
-    request_id       of this log alone; also sent to the server (X-Request-Id)
+    request_id       unique in this log; also sent to the server (X-Request-Id)
     model            alias in the pool
     status           see `chat.Status`: "ok" and "truncated" have an answer
     input_toks, output_toks      as the server counted them
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 def log_record(
     request_id: str, model: str | None, result: ChatResult, epoch_s: float, **more: Any
 ) -> dict[str, Any]:
-    """Return the line of a call that is over; `epoch_s`: when the monotonic clock stood at 0."""
+    """Return the line of a call that ended; `epoch_s`: epoch time at 0 of the monotonic clock."""
     times_s = {
         "submit_ts": result.submit_s,
         "sent_ts": result.sent_s,
@@ -68,9 +68,9 @@ def log_record(
 
 
 class RequestLogWriter:
-    """Appends lines to a file, each in a single write: a crash loses none that was written.
+    """Writer of lines, each appended in a single write: a crash loses none that was written.
 
-    The file is made, with its folders, where there is none. An InfraMindError: it cannot be opened.
+    The file and its folders are made if needed. An InfraMindError: it cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:

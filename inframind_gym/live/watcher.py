@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 _log = logging.getLogger(__name__)
-SIMULATED: Final = "inframind-simulated"  # whom models of simulated servers are owned by
-_NONSENSE: Final = (ValueError, LookupError, TypeError, RecursionError)  # of an answer in JSON
+SIMULATED: Final = "inframind-simulated"  # `owned_by` of the models of simulated servers
+_NONSENSE: Final = (ValueError, LookupError, TypeError, RecursionError)  # from malformed JSON
 
 # Arguments: a server that goes up or down, whether it is up, whether it sleeps, why.
 OnChange = Callable[[int, bool, bool, str], None]
@@ -51,7 +51,7 @@ TIMES: Final = {  # histograms: name here, name of vLLM
     "queue_s": "vllm:request_queue_time_seconds",
     "inference_s": "vllm:request_inference_time_seconds",
 }
-# When the process, or its first counter, was made: another one means another process.
+# Time at which the process, or its first counter, was made: a change means another process.
 _STARTED: Final = ("process_start_time_seconds", f"{_E2E}_created")
 _WANTED: Final = frozenset(
     [_RUNNING, _WAITING, _SLEEP, _KV, *_STARTED]
@@ -80,10 +80,10 @@ class Reading:
 
 
 def parse_metrics(text: str, taken_s: float) -> Reading:
-    """Read an answer to `/metrics`, in the Prometheus text format; a DownError where it is none."""
+    """Parse an answer to `/metrics`, in Prometheus' text format; a DownError: it is malformed."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    # Most lines are buckets of histograms, which are not used: not worth parsing.
+    # Most lines are buckets of histograms, which are not used: skip them before parsing.
     lines = [
         line
         for line in text.split("\n")
@@ -126,11 +126,11 @@ def parse_metrics(text: str, taken_s: float) -> Reading:
 class Means:
     """Mean times of the requests that finished between two readings of one server.
 
-    A server that was restarted counts from 0 again: the difference is all that it has counted.
+    After a restart a server counts from 0: the difference is then its whole count.
     """
 
     def __init__(self) -> None:
-        self.mean_s: dict[str, float] = {}  # by name, the last one that there was
+        self.mean_s: dict[str, float] = {}  # by name, the last mean
         self.taken_s = -math.inf  # time of the mean "e2e_s", on the monotonic clock
         self._last: Reading | None = None
 
@@ -155,7 +155,7 @@ class Means:
 
 
 def is_simulated(url: str) -> bool:
-    """Return whether a server answers that it is a simulated one (`simulated/`)."""
+    """Return whether a server reports that it is a simulated one (`simulated/`)."""
     try:
         return bool(json.loads(ask(f"{url}/v1/models"))["data"][0]["owned_by"] == SIMULATED)
     except (DownError, *_NONSENSE):
@@ -166,7 +166,7 @@ def facts_of(url: str) -> dict[str, Any]:
     """Return `name`, `url` and the known part of the card (`server`) of a vLLM server.
 
     They follow from its answers to /v1/models and /metrics; a ConfigError: it does not answer, or
-    answers something else.
+    its answers are malformed.
     """
     try:
         models, metrics = (ask(f"{url}/{path}", limit_s=10.0) for path in ("v1/models", "metrics"))
@@ -201,7 +201,7 @@ class WatchedServer:
         self.polled: Reading | None = None  # as of the last poll
         self.means = Means()  # between polls
         self.published: tuple[bool, bool] | None = None  # up, asleep: as reported last
-        self.misses = 0  # answers that failed to come, in a row
+        self.misses = 0  # missing answers, in a row
         self.check_now = asyncio.Event()
         self.lock = asyncio.Lock()  # one check at a time: a late answer never undoes a later one
 
@@ -229,7 +229,7 @@ class Beginning(NamedTuple):
 
 
 class MetricsWatcher:
-    """Watches M servers from a thread, from `open` or the beginning of a `with` block on.
+    """Watcher of M servers on a thread, from `open` or the beginning of a `with` block on.
 
     Args:
         servers: addresses and models.
@@ -294,7 +294,7 @@ class MetricsWatcher:
         return self._servers
 
     def begin(self) -> Beginning:
-        """Check all servers now, and let the polls count from here: one is due in `poll_s`."""
+        """Check all servers now, and count polls from here; the next is due in `poll_s`."""
 
         async def begin() -> Beginning:
             await cancel_all(filter(None, [self._polling]))
@@ -323,7 +323,7 @@ class MetricsWatcher:
         return Telemetry(polls, taken, depth, e2e, kv)
 
     def suspect(self, server: int) -> None:
-        """Check a server now: a request could not reach it."""
+        """Check a server now, because a request could not reach it."""
         self._loop.call(self._servers[server].check_now.set)
 
     def close(self) -> None:
@@ -383,7 +383,7 @@ class MetricsWatcher:
         self.polls += 1
 
     async def _check(self, server: WatchedServer) -> None:
-        """Find out whether a server is up, read its metrics, and report it if it has changed."""
+        """Check whether a server is up, read its metrics, and report a change."""
         async with server.lock:
             try:
                 await fetch(self._session, server.url, "/health")

@@ -1,7 +1,7 @@
 """A cluster of live servers: episodes, decision intervals and phases, on the wall clock.
 
-All records are read and written on the caller's thread, and only while it is in here. Threads that
-go through phases, and the loop of the connections, put their events into a queue.
+All records are read and written on the caller's thread, while it is in a method of the cluster.
+Threads that run phases, and the loop of the connections, put their events into a queue.
 """
 
 from __future__ import annotations
@@ -100,17 +100,17 @@ class Transition(NamedTuple):
 
 @contextlib.contextmanager
 def _interrupts_put_off() -> Iterator[None]:
-    """Let SIGINT wait for the end of the block, where this is the main thread, which gets it."""
+    """Delay SIGINT until the end of the block, on the main thread, which is the one to get it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)
 
 
@@ -335,7 +335,7 @@ class LivePlacement(PlacementSimulation):
         return int(self.state.instance[0, g, m]["state"])
 
     def _advance(self) -> None:
-        """Begin the phases that have begun in the records."""
+        """Start the threads of the phases that have begun in the records."""
         events.carry_on(self.state, 0)
         states = self.state.instance["state"][0]
         for g, m in np.argwhere(is_moving(states)).tolist():
@@ -378,7 +378,7 @@ class LivePlacement(PlacementSimulation):
         self._advance()
 
     def _server_changed(self, g: int, m: int, up: bool) -> None:
-        """Find out why a server was seen to be up or down; this cluster can be the cause."""
+        """Check a server that was seen to go down, unless this cluster is the cause."""
         state, instance = self._state(g, m), self.instance(g, m)
         if up or instance.busy or state not in (ACTIVE, DRAINING, SLEPT):
             return

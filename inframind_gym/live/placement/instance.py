@@ -35,8 +35,8 @@ _POLL_S: Final = 0.05
 # Weights stay in the CPU's memory. After level 2 a server answers nonsense until they have been
 # loaded again by other calls than /wake_up.
 _SLEEP: Final = "/sleep?level=1&mode=wait"
-_DEAD_S: Final = 2.0  # a server that seems dead is watched so long before that is believed
-_SEEN_UP_S: Final = 60.0  # for a server that says it is up to be seen to be
+_DEAD_S: Final = 2.0  # a server counts as gone after it was down for so long
+_SEEN_UP_S: Final = 60.0  # for the watcher to see a server that has come up
 
 
 class VllmServer:

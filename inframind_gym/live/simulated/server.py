@@ -35,7 +35,7 @@ from inframind_gym.simulator.server.state import cards
 from inframind_gym.simulator.workload import load_workload
 
 MOST_REQUESTS: Final = 16_384  # that run and wait on all servers
-TOGETHER_S: Final = 0.01  # tokens that come within it are handed on together
+TOGETHER_S: Final = 0.01  # tokens that come within this time are sent together
 GARBAGE: Final = b"data: {<html>\n\n"
 _MOST_BYTES: Final = 1 << 26  # of a request
 _DRAIN_S: Final = 0.02  # between two looks whether a server has nothing left to do
@@ -70,8 +70,8 @@ class Engine:
     """The kernel of a pool's servers. To be used on one loop.
 
     Between two calls nothing is computed: the kernel catches up with the clock when a request comes
-    or goes, and when something is due. It is therefore never late in its own time; clients hear of
-    it as late as the loop is.
+    or goes, and when an event is due. Its own times are therefore exact; only the answers to
+    clients are as late as the event loop.
     """
 
     def __init__(self, card: NDArray[Any], speed: float) -> None:
@@ -126,12 +126,12 @@ class Engine:
             self.leave(flight)
 
     def close(self) -> None:
-        """Do nothing more."""
+        """Cancel what is due."""
         if self._due is not None:
             self._due.cancel()
 
     def _soon(self) -> None:
-        """Plan anew once all that comes at this instant is here."""
+        """Call `_hand_on` once the loop has handled all that comes at this instant."""
         self.close()
         self._due = asyncio.get_running_loop().call_later(0.0, self._hand_on)
 
@@ -148,7 +148,7 @@ class Engine:
                 self._over(flight)
 
     def _hand_on(self) -> None:
-        """Hand on what has come, and return when there is more."""
+        """Hand on the tokens that have come, and schedule the next call of this method."""
         self._catch_up()
         event_s, token_s = self._kernel.look()
         if self._streams:
@@ -215,7 +215,7 @@ class ModelServer:
         self._forget()
 
     def _forget(self) -> None:
-        """Count from 0, awake."""
+        """Reset the counters, as a new process; awake."""
         self._born_s = time.time()
         self.asleep = False
         self.awake.set()
@@ -249,7 +249,7 @@ class ModelServer:
         self._address = (host, self._runner.addresses[0][1])
 
     async def die(self) -> None:
-        """Go away as a process that is killed: connections are reset, none is taken."""
+        """Act as a process that is killed: reset all connections, and accept none."""
         runner, self._runner = self._runner, None
         if runner is None or runner.server is None:
             return
@@ -260,7 +260,7 @@ class ModelServer:
         self.engine.abort(self.index)
 
     async def set_fault(self, fault: Fault) -> None:
-        """Have a fault from now on, in place of the one that there is."""
+        """Begin a fault, in place of the present one."""
         if self._cure is not None:
             self._cure.cancel()
             self._cure = None
