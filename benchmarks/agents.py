@@ -1,7 +1,7 @@
 """The page of the agents: `python -m benchmarks agents [RUN ...]`.
 
-Table and picture of a training in docs/agents.md come from `trainings.csv.gz` of
-`benchmarks/records/agents`: metrics of every training of `ppo_lagrangian`, an update a row.
+Table and picture of the trainings in docs/agents.md come from `trainings.csv.gz` of
+`benchmarks/records/agents`: metrics of every training of `ppo_lagrangian`, a row for each update.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _table(rows: Rows) -> str:
             spread = f" ({min(values):.{digits}f}–{max(values):.{digits}f})"
             figures.append(f"{np.mean(values):.{digits}f}" + (spread if len(values) > 1 else ""))
         if kind == "no-prices":
-            figures[-1] = "–"  # what nobody pays stays where it began
+            figures[-1] = "–"  # without prices μ stays where it began
         body.append([kind if kind != "seed" else "as shipped", str(len(runs)), *figures])
     heads = ["training", "seeds", "goodput %", *(f"ρ {n.rpartition('/')[2]}" for n in BY_LOAD)]
     return table([*heads, "in time %", "λ at ρ 0.2", "μ at ρ 1.1, 10⁻³"], body)

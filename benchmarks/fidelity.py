@@ -1,7 +1,7 @@
 """Compare the simulator with logs and measured runs: ``python -m benchmarks fidelity DATA``.
 
-Fills the tables of ``docs/fidelity.md`` between their marks, draws its plots, and writes beside it
-what is too long for a page: ``fidelity/logs.csv``, ``constants.csv`` and ``cells.csv``.
+Fills the tables of ``docs/fidelity.md`` between their marks, draws its plots, and writes the tables
+that are too long for a page beside it: ``fidelity/logs.csv``, ``constants.csv``, ``cells.csv``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ METHODS: Final = {
     "moa": (12.0, 18.0, 3.0),
     "gptswarm": (12.0, 15.0, 3.0),
 }
-NAMED: Final = 6  # cells that the page names
+NAMED: Final = 6  # worst cells, listed on the page
 SIDES: Final = ("measured", "predicted")
 _MET: Final = {True: "yes", False: "**no**"}
 COLOURS: Final = dict(zip(METHODS, ("#0072b2", "#d55e00", "#009e73", "#aa4499"), strict=True))
@@ -196,7 +196,7 @@ def _run_targets(
             title = f"`{method}`, median of {of['cells']} cells"
             yield _judged(title, name, reached, limits, ("%", "%", "points"))
         own = [row for row in rows if row["method"] == method]
-        if len({row["arrival_rate_per_min"] for row in own}) > 1:  # or nothing was left to predict
+        if len({row["arrival_rate_per_min"] for row in own}) > 1:  # one rate is all fitted
             name, chance = "a perfect model: chance of one episode", [perfect_model_pct(own)]
             row = _judged(f"`{method}`", name, chance, limits[:1], ["%"])
             yield [*row[:-1], NONE, NONE, NONE]
@@ -213,7 +213,7 @@ def _judged(
     units: Sequence[str],
     digits: int = 1,
 ) -> list[str]:
-    """Return a row: figures with their targets, those that miss bold, and whether all are met."""
+    """Return a row: figures with their targets, bold where missed, and whether all are met."""
     texts, all_met = [], True
     for value, limit, unit in zip(reached, limits, units, strict=True):
         met = value is not None and value <= limit
@@ -224,7 +224,7 @@ def _judged(
 
 
 def _failures(rows: Sequence[Row]) -> Iterator[list[str]]:
-    """Yield the cells that are worst: by mean latency, or accuracy beyond its sampling error."""
+    """Yield the worst cells: by mean latency, or by accuracy beyond its sampling error."""
 
     def badness(row: Row) -> float:
         low, high = accuracy_interval(row)

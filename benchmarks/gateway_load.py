@@ -1,7 +1,7 @@
 """Loads on the gateway: `python -m benchmarks.gateway_load overhead|soak`.
 
-Both start simulated servers and `inframind serve` as processes of their own. One machine for all of
-them: what a client measures includes that they compete for its cores.
+Both start simulated servers and `inframind serve` as processes of their own. All run on one
+machine: what a client measures includes their competition for its cores.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A job is a training, or a play of a policy at all rates and budgets of a workload in the published
 protocol. Its figures are a file in the folder of runs, so that an interrupted command goes on, and
-several may run at once. All figures are collected in `benchmarks/records/paper.json.gz`: what is
-there under the present simulator is not made again. `benchmarks/paper_page.py` makes the page.
+several may run at once. All figures are collected in `benchmarks/records/paper.json.gz`; a job that
+has figures of the present simulator there is not done again. `paper_page.py` makes the page.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def train(job: Job, folder: Path) -> dict[str, Any]:
     weight = np.array([line["lagrange/lambda"] for line in updates])
     ends = np.flatnonzero(np.cumsum(size) % config.env.num_queries == 0)  # of the sweeps
 
-    def mean(of: NDArray[np.bool_]) -> list[float] | None:
-        return rounded(np.average(shares[of], axis=0, weights=size[of])) if of.any() else None
+    def mean(used: NDArray[np.bool_]) -> list[float] | None:
+        return rounded(np.average(shares[used], axis=0, weights=size[used])) if used.any() else None
 
     return {
         "updates": len(updates),
@@ -300,7 +300,7 @@ def of_calls(calls: NDArray[Any], slots: NDArray[np.int64], until_s: float) -> d
         until_s: Time of the last arrival.
 
     Returns:
-        Waiting calls in the mean; those of them that wait while another server is empty; share of
+        Mean number of waiting calls; of those that wait while another server is empty; share of
         the slots in use; share of the servers' time in which they are empty.
     """
     calls, total_s = calls.copy(), max(until_s - float(calls["submit_s"].min()), 1e-9)
@@ -314,10 +314,10 @@ def of_calls(calls: NDArray[Any], slots: NDArray[np.int64], until_s: float) -> d
     )
     used_s = 0.0  # by any call, of each server
     for server in range(len(slots)):
-        of = calls[calls["model"] == server]
-        of["model"] = 0
-        times_s, alone_s = time_with_an_empty_server(of, 1)
-        used_s += float(times_s[-1] - alone_s[-1])
+        own = calls[calls["model"] == server]
+        own["model"] = 0
+        times_s, idle_s = time_with_an_empty_server(own, 1)
+        used_s += float(times_s[-1] - idle_s[-1])
     figures = {
         "waiting": waited_s.sum() / total_s,
         "avoidable": avoidable_s.sum() / total_s,

@@ -1,9 +1,9 @@
 """The page docs/results/paper.md, from the figures of `benchmarks/paper.py`.
 
-Every claim of the paper is a row: texts and what is compared are in `paper.yaml`, numbers and
-verdicts are made here. A claim has checks, each a difference for each training seed that the claim
-says is positive. A check holds where the 95 % interval over the seeds (Student's t) is above 0. A
-claim holds if all of its checks do, in part if some do.
+Every claim of the paper is a row: its text and its comparisons are in `paper.yaml`, numbers and
+verdicts are made here. A claim has checks: differences, one for each training seed, that should be
+positive. A check holds if the 95 % interval over the seeds (Student's t) is above 0. A claim holds
+if all of its checks do, in part if some do.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ COLUMNS: Final[dict[str, dict[str, Any]]] = {
 class Check(NamedTuple):
     """A part of a claim."""
 
-    label: str  # what is compared; "" where the claim says it
-    ours: str  # figures as they are shown
-    differences: Values  # (seeds,) that the claim says are positive
+    label: str  # what is compared; "" if the claim says it
+    ours: str  # our figures, formatted
+    differences: Values  # (seeds,) that are positive if the claim holds
 
 
 def half_width(values: Values) -> float:
@@ -99,7 +99,7 @@ def interval(values: Values, scale: float = 100.0, digits: int = 1, sign: bool =
 
 
 class Page:
-    """Figures of all jobs, and what the page says of them."""
+    """The figures of all jobs, and the page's tables and plot of them."""
 
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self.figures, self.texts = figures, yaml.safe_load(TEXTS.read_text("utf-8"))
@@ -131,10 +131,10 @@ class Page:
         budgets: str = "",
         **where: float,
     ) -> Values:
-        """Return the mean of a figure over cells and workloads, of every seed that plays there.
+        """Return the mean of a figure over cells and workloads, for every seed, (seeds,).
 
-        The cells are those that have the figures of `where`: of a rate, a budget, or late. It is
-        one number for RIVALS, which are not trained.
+        `where` selects cells, by rate, budget or whether they are late. RIVALS, which are not
+        trained, have one value.
         """
         if policy in RIVALS:
             world, mode = "", "as shipped"

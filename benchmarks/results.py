@@ -1,10 +1,10 @@
 """The results pages: `python -m benchmarks results [FOLDER ...]`.
 
-Tables and the picture of docs/results.md and docs/results/scenarios.md are made of records alone.
-A record is what a page needs of a results folder, in a folder of `benchmarks/records`:
+Tables and the picture of docs/results.md and docs/results/scenarios.md are made from records alone.
+A record has what a page needs of a results folder, in a folder of `benchmarks/records`:
 
 run.yaml          provenance: versions, revision, machine, commands, settings
-board.json.gz     the leaderboard of `inframind_gym.evaluation`, less what is not shown
+board.json.gz     the leaderboard of `inframind_gym.evaluation`, without what no page shows
 episodes.csv.gz   scores of every episode: place, policy, seed, training
 """
 
@@ -63,18 +63,18 @@ def record(folder: Path, records: Path = RECORDS) -> Path:
     if results.missing:
         raise ConfigError(f"{folder}: {results.notes()[0]}.")
     board, header, out = leaderboard(results), results.header, records / folder.resolve().name
-    left = ("rows", "ranking", "folder", "timing", "notes", "intervals")
-    kept = {k: v for k, v in board.items() if k not in left and not k.startswith("by_")}
+    dropped = ("rows", "ranking", "folder", "timing", "notes", "intervals")
+    content = {k: v for k, v in board.items() if k not in dropped and not k.startswith("by_")}
     place = ("policy", "track", "scenario", "load", "workload", "rate_per_min", "budget_s")
     columns = (*place, *SHOWN, "score_ci95", "goodput_ci95", "trainings")
-    kept["rows"] = [{k: row[k] for k in columns if k in row} for row in board["rows"]]
-    text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
+    content["rows"] = [{k: row[k] for k in columns if k in row} for row in board["rows"]]
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     episodes: list[Board] = []
-    for found in read_cells(folder):
-        if found is not None and found.cell in results.episodes:
-            metrics = found.metrics(results.layout)
+    for finished in read_cells(folder):
+        if finished is not None and (cell := finished.cell) in results.episodes:
+            metrics = finished.metrics(results.layout)
             scores = {name: f"{metrics[name]:.6g}" for name in SHOWN if name in metrics}
-            episodes.append(found.cell.to_json() | {"training": found.cell.training} | scores)
+            episodes.append(cell.to_json() | {"training": cell.training} | scores)
     machine, revisions = header["machine"], []
     for git in (run["git"] or {} for run in header["runs"]):
         changed = " with uncommitted files" if git.get("dirty") else ""
@@ -117,7 +117,7 @@ def read_board(name: str, records: Path = RECORDS) -> dict[str, Any]:
 
 
 def origin_text(origin: Mapping[str, Any]) -> str:
-    """Return where a record is from, and the last of its commands, which names all policies."""
+    """Return the origin of a record, and the last of its commands, which names all policies."""
     command = f"inframind {origin['commands'][-1]}"
     return (
         f"{origin['episodes']:,} episodes, {origin['queries']:,} scored queries; simulator version "
@@ -139,7 +139,7 @@ def blocks_of(board: Board, route: Board, bursts: Board) -> dict[str, str]:
         "bursts": loads_table(bursts, "arrivals") + "\n\n" + origin_text(bursts["origin"]),
         "pairs": pairs_table(board),
         "scenarios": scenarios_table(board),
-        "origin": "\n\n".join(origin_text(of["origin"]) for of in (route, board)),
+        "origin": "\n\n".join(origin_text(one["origin"]) for one in (route, board)),
     }
 
 
@@ -150,9 +150,10 @@ def margins_table(board: Board) -> str:
         line, rows = [track], [row for row in board["tracks"] if row["track"] == track]
         for key in ("score", "worst"):
             scores = [(100 * row[key], row["policy"]) for row in rows]
-            best = [max(s for s in scores if (s[1] in AGENTS) is own) for own in (True, False)]
-            line += [f"{score:.1f} (`{policy}`)" for score, policy in best]
-            line.append(f"{best[0][0] - best[1][0]:.1f}")
+            ours = max(s for s in scores if s[1] in AGENTS)
+            rival = max(s for s in scores if s[1] not in AGENTS)
+            line += [f"{score:.1f} (`{policy}`)" for score, policy in (ours, rival)]
+            line.append(f"{ours[0] - rival[0]:.1f}")
         body.append(line)
     heads = ["ours", "best rival", "margin"]
     return table(["", *heads, *(f"{head}, worst cell" for head in heads)], body)
@@ -160,19 +161,18 @@ def margins_table(board: Board) -> str:
 
 def pairs_table(board: Board) -> str:
     """Tabulate in how many tracks each agent is above and below every other policy."""
-    found = {}
+    texts = {}
     for pair in board["pairs"]:
         ahead, below = "**ahead**: " if pair["ahead"] else "", pair["below"]
         worse = f", below in {len(below)} ({', '.join(below)})" if below else ""
-        text = f"{ahead}above in {len(pair['above'])}{worse}"
-        found[pair["policy"], pair["other"]] = text
+        texts[pair["policy"], pair["other"]] = f"{ahead}above in {len(pair['above'])}{worse}"
     others = ranked_policies(board)
-    body = [[f"`{o}`", *(found.get((agent, o), NONE) for agent in AGENTS)] for o in others]
+    body = [[f"`{o}`", *(texts.get((agent, o), NONE) for agent in AGENTS)] for o in others]
     return table(["", *(f"`{agent}`" for agent in AGENTS)], body)
 
 
 def loads_table(board: Board, track: str = "steady") -> str:
-    """Tabulate what policies reach of a track's bound at each load: mean and worst scenario."""
+    """Tabulate the policies' shares of a track's bound at each load: mean and worst scenario."""
     shares: dict[tuple[str, float], list[float]] = {}
     for row, share in over_bound(board):
         if row["track"] == track:
@@ -180,17 +180,17 @@ def loads_table(board: Board, track: str = "steady") -> str:
     loads = sorted({load for _, load in shares})
     body = []
     for policy in ranked_policies(board):
-        of_loads = [shares[policy, load] for load in loads]
-        lowest = [f" ({min(of):.1f})" * (len(of) > 1) for of in of_loads]
-        texts = [f"{np.mean(of):.1f}{low}" for of, low in zip(of_loads, lowest, strict=True)]
-        every = np.concatenate(of_loads)
+        by_load = [shares[policy, load] for load in loads]
+        lowest = [f" ({min(cells):.1f})" if len(cells) > 1 else "" for cells in by_load]
+        texts = [f"{np.mean(cells):.1f}{low}" for cells, low in zip(by_load, lowest, strict=True)]
+        every = np.concatenate(by_load)
         body.append([f"`{policy}`", *texts, f"{every.mean():.1f}", f"{every.min():.1f}"])
     heads = [*(f"ρ {load:g}" for load in loads), "mean", "worst"]
     return table([f"`{track}`, % of the bound", *heads], body)
 
 
 def scenarios_table(board: Board) -> str:
-    """Tabulate scenarios: what the best policies reach of the bound, means over the loads."""
+    """Tabulate the best policies' shares of the bound by scenario, means over the loads."""
     policies = ranked_policies(board)[:6]
     shares: dict[tuple[str, str, str], list[float]] = {}
     for row, share in over_bound(board):
@@ -206,7 +206,7 @@ def scenarios_table(board: Board) -> str:
 
 
 def _picture(board: Board, track: str = "steady") -> Figure:
-    """Draw what policies reach of a track's bound against load, with 95 % intervals."""
+    """Draw the policies' shares of a track's bound against load, with 95 % intervals."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator
 

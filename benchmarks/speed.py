@@ -1,11 +1,11 @@
 """Speed of the simulator: `python -m benchmarks speed [FIGURE …] [--against REF]`.
 
-Every figure is CPU time on one core. A process a revision does the work (this file, run as a
-program, over the `inframind_gym` of that revision); they are asked in turn, A B A B, so that both
-meet the same states of a noisy machine. Where its memory lies makes a process a tenth faster or
-slower than its twin, and so does the order in which a compiler met the functions: every repeat has
-new processes, the first of which is the other revision's than before, and each revision compiles
-into an empty folder. `--against HEAD` is the null test: its ratio is 1 but for noise.
+Every figure is CPU time on one core. Each revision has a process that does the work (this file, run
+as a program, with the `inframind_gym` of that revision); they work in turn, A B A B, so that both
+meet the same states of a noisy machine. Memory layout, and the order in which functions are
+compiled, make a process a tenth faster or slower than its twin: every repeat has new processes,
+started in the reverse order of the last one, and each revision compiles into an empty folder.
+`--against HEAD` is the null test: its ratio is 1 but for noise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ for env_id in ({STREAM!r}, "InfraMind-Executor-v0"):
         env.reset(seed=0)
         env.step(env.action_space.sample())
 """
-CHUNKS: Final = 3  # that a process is asked for after its warm-up
+CHUNKS: Final = 3  # measured in each process, after a warm-up
 Work = Iterator[tuple[float, float]]  # chunks of work: units done, CPU seconds
 
 
@@ -43,7 +43,7 @@ class Figure(NamedTuple):
     """One line of the table."""
 
     what: str  # description
-    unit: str  # "s" counts seconds, others units a second
+    unit: str  # "s": seconds for a unit of work; else units in a second
     work: str  # name of a function below
     arguments: dict[str, Any]  # its arguments, JSON types
     once: bool = False  # measured once, and only if it is named
@@ -104,8 +104,7 @@ FIGURES: Final[dict[str, Figure]] = {
 }
 
 
-# Work, begun with the first chunk. It runs in a process of its own and imports what every revision
-# has.
+# Work in chunks. It runs in a process of its own, and imports only what every revision has.
 
 
 def vector(env_id: str, num_envs: int, steps: int, fixed: int | None, kwargs: Any) -> Work:
@@ -184,9 +183,9 @@ def process(code: str, cached: bool = True) -> Work:
 
 
 def serve() -> None:
-    """Do work over standard input and output, a line of JSON each, until the input ends."""
+    """Answer requests for work, lines of JSON on standard input, until the input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    sys.stdout = sys.stderr  # what the package prints is no answer
+    sys.stdout = sys.stderr  # the package's own prints must not mix with answers
     works = {work.__name__: work for work in (vector, single, kernel, process)}
     work: Work = iter(())
     for line in sys.stdin:
@@ -197,7 +196,7 @@ def serve() -> None:
                 answer: dict[str, Any] = {"ready": True}
             else:
                 answer = dict(zip(("count", "cpu_s"), next(work), strict=True))
-        except Exception as error:  # of a revision that cannot do it: the others go on
+        except Exception as error:  # this revision cannot do it; other figures go on
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 
