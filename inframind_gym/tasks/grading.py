@@ -346,7 +346,8 @@ def judge(answer: Answer, text: str, sandbox: Sandbox, question: str = "", task:
     """Return whether a response is right.
 
     Takes microseconds for numbers and letters, a few milliseconds for formulas, about 25 ms of a
-    processor for code, and never longer than the sandbox's limits. Threads can call it.
+    processor for code. At most it takes the sandbox's limits, two seconds of processor time for
+    large results, and what a process takes to start. Threads can call it.
 
     Args:
         answer: a task's answer.

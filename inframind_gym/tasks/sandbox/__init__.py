@@ -53,7 +53,7 @@ from dataclasses import dataclass
 
 from inframind_gym.errors import ConfigError, needs
 from inframind_gym.tasks.sandbox.jail import MAX_REASON, landlock_version, this_machine
-from inframind_gym.tasks.sandbox.lift import decode, holds, lift
+from inframind_gym.tasks.sandbox.lift import Reader, lift
 from inframind_gym.tasks.sandbox.process import Process, SandboxError, package_places
 from inframind_gym.tasks.taskset import Answer
 
@@ -188,25 +188,39 @@ class Sandbox:
         """
         if not candidate.strip() or max(len(expected), len(candidate)) > MAX_FORMULA:
             return False
+        request = f"{json.dumps([expected, candidate])}\n".encode()
         with self._slots:
+            process, count = self._formula_process()
+            message = None
             try:
-                process, count = self._idle.get_nowait()
-            except queue.Empty:
-                missing = [name for name in _MATH_PACKAGES if not package_places(name)]
-                if missing:
-                    raise SandboxError(needs("comparing formulas", missing[0], "live")) from None
-                job = {"landlock": self.landlock, "packages": [], "parent": None}
-                job |= {"cpu_s": None, "memory_mb": 1024, "timeout_s": _FORMULA_S}
-                process, count = Process(job, _MATH_PACKAGES), 0
-            process.send(f"{json.dumps([expected, candidate])}\n".encode())
-            message = next(process.messages(_FORMULA_S + 1), None)
-            if message is None or count + 1 == _PER_PROCESS:
-                process.end()
-            else:
-                self._idle.put((process, count + 1))
-                if self._closed:  # meanwhile
-                    self.close()
+                process.send(request, _FORMULA_S)
+                message = next(process.messages(_FORMULA_S + 1), None)
+            finally:
+                if message is None or count + 1 == _PER_PROCESS:
+                    process.end()
+                else:
+                    self._idle.put((process, count + 1))
+            if self._closed:  # meanwhile
+                self.close()
             return message == ["same", True]
+
+    def _formula_process(self) -> tuple[Process, int]:
+        """Return a process that compares formulas, idle or new, and the number of its comparisons.
+
+        One that was killed while it was idle, as memory ran out, is left.
+        """
+        with suppress(queue.Empty):
+            while True:
+                process, count = self._idle.get_nowait()
+                if not process.ended:
+                    return process, count
+                process.end()
+        missing = [name for name in _MATH_PACKAGES if not package_places(name)]
+        if missing:
+            raise SandboxError(needs("comparing formulas", missing[0], "live"))
+        job = {"landlock": self.landlock, "packages": [], "parent": None}
+        job |= {"cpu_s": None, "memory_mb": 1024, "timeout_s": _FORMULA_S}
+        return Process(job, _MATH_PACKAGES), 0
 
     def _examine(self, code: str, answer: Answer, preamble: str) -> tuple[str, str]:
         """Run an answer beside the tests; return "passed", "failed" or "broken", and why."""
@@ -231,12 +245,12 @@ class Sandbox:
             },
             packages,
         )
-        decided: set[int] = set()
+        decided, reader = set[int](), Reader()
         try:
-            for kind, *content in process.messages(self._wall_s):
+            for kind, *content in process.messages(self._wall_s, reader.read):
                 if kind == "value":
                     number, values = content
-                    if not holds(lifted[number].test, [decode(value) for value in values]):
+                    if not reader.holds(lifted[number].test, values):
                         return "failed", "AssertionError"
                     decided.add(number)
                 elif kind == "done":
@@ -265,9 +279,12 @@ def _task_facts(answer: Answer, preamble: str) -> tuple[list[str] | None, bool, 
     """Return what a task says of the names and objects of its answers.
 
     Names that an answer has to define, None where that is not known; whether results are plain
-    data, because the task has no classes; words of the tests, names of exceptions among them.
+    data, because the task has no classes; names in the tests, those of exceptions among them.
     """
-    words = sorted(set(re.findall(r"[^\W\d]\w*", f"{preamble}\n{answer.value}")))
+    statements = [*_statements(preamble), *_statements(answer.value)]
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    # Literals stay outside: a text may be what a test expects.
+    words = {getattr(node, key, "") for node in nodes for key in ("id", "attr", "name")}
     source = f"{preamble}\n{answer.reference}"
     defined = re.findall(r"^(?:def|class|async def)\s+(\w+)", source, re.MULTILINE)
     provides = [answer.entry_point, *defined] if answer.entry_point or defined else None
@@ -276,7 +293,7 @@ def _task_facts(answer: Answer, preamble: str) -> tuple[list[str] | None, bool, 
         made = set(re.findall(r"(?<![\w.])[A-Z]\w*(?=\()", answer.value))
         lines = re.findall(r"^\s*(?:import|from|class)\b.*", answer.value, re.MULTILINE)
         classes = bool(made - {*dir(builtins), *re.findall(r"\w+", " ".join(lines))})
-    return provides, not classes, words
+    return provides, not classes, sorted(filter(None, words))
 
 
 @functools.lru_cache(1024)

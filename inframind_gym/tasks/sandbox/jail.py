@@ -353,7 +353,8 @@ def run_tests(job: dict[str, Any], send: Callable[..., None]) -> None:
     name, names of the answer), "failed", "done". Failure: the tests failed.
 
     The job has "sources" of the answer, "preamble" of the tests, "tests" (with lifted asserts),
-    "entry_point", "plain" (results are plain data: the task has no classes), "words" of the tests.
+    "entry_point", "plain" (results are plain data: the task has no classes), "words" (names
+    in the tests).
     """
     names: dict[str, Any] = {"__name__": "tests", "__builtins__": dict(vars(builtins))}
     try:
@@ -457,7 +458,7 @@ def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
 
     Content of built-in types travels, also that of subclasses, whose methods are not asked. Of any
     other object its truth alone travels, and it equals nothing. JSON's own types stand for
-    themselves but for objects, which hold one name of a type and its content (`lift.decode`).
+    themselves but for objects, which hold one name of a type and its content (`lift.Reader`).
     """
     kind = type(value)
     bases = type.__dict__["__mro__"].__get__(kind)

@@ -1,7 +1,7 @@
 """Asserts of a task's tests that are decided outside of the locked process.
 
 In ``assert abs(f([1, 2]) - 1.5) < 1e-6`` the locked process needs to know ``f([1, 2])`` alone.
-`lift` replaces such an assert by a call that sends out what the answer returned; `holds` decides
+`lift` replaces such an assert by a call that sends out what the answer returned; `Reader` decides
 it here, over plain data, so that what a test expects is nowhere where an answer's code runs. An
 assert is lifted if all but the answer's calls is made of literals, arithmetic, comparisons and a
 few functions: no attributes, no subscripts, no other names. All others run beside the answer.
@@ -15,8 +15,8 @@ import copy
 import functools
 import math
 import operator
-import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
@@ -31,44 +31,12 @@ _ARITHMETIC: Final[dict[str, Callable[..., Any]]] = {
     "Mod": operator.mod,
     "Pow": operator.pow,
 }
-_MOST_HASHED: Final = 10_000  # values with one hash take half a second to tell apart
-
-
-def _hashed(values: Iterable[Any]) -> list[Any]:
-    """Return values of a set or keys of a dict; a ValueError for many that could share a hash."""
-    values = list(values)
-    if len(values) > _MOST_HASHED:
-        for value in values:  # a small integer is its own hash; texts have others in every process
-            is_small = isinstance(value, int) and abs(value) < sys.hash_info.modulus
-            if not (is_small or isinstance(value, str | bytes)):
-                raise ValueError("a set of so many values")
-    return values
-
-
-def _dict(items: Any = (), **named: Any) -> dict[Any, Any]:
-    pairs = list(items.items() if isinstance(items, dict) else items)
-    _hashed(key for key, *_ in pairs)
-    return dict(pairs, **named)
-
-
-def _set(items: Iterable[Any] = ()) -> set[Any]:
-    return set(_hashed(items))
-
-
-def _frozenset(items: Iterable[Any] = ()) -> frozenset[Any]:
-    return frozenset(_hashed(items))
-
-
+_HASHING_S: Final = 1.0  # of a judgement, for its sets and dicts; a million numbers take half
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     kind.__name__: kind
-    for kind in (abs, all, any, bool, divmod, float, int, len, list, max, min, round, sorted, sum)
-} | {
-    "dict": _dict,
-    "frozenset": _frozenset,
-    "math.isclose": math.isclose,
-    "set": _set,
-    "tuple": tuple,
-}
+    for kind in (abs, all, any, bool, dict, divmod, float, frozenset, int, len, list, max, min)
+} | {kind.__name__: kind for kind in (round, set, sorted, sum, tuple)}
+_FUNCTIONS["math.isclose"] = math.isclose
 _DECIDED: Final = (
     ast.Constant,
     ast.List,
@@ -199,8 +167,11 @@ class _Expression(ast.NodeTransformer):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
             if any(named.arg is None for named in node.keywords):
                 raise LookupError("a mapping as arguments")
-            if ast.unparse(node.func) == "sum" and len(node.args) + len(node.keywords) > 1:
-                raise LookupError("a sum of lists, which takes the square of their number")
+            if ast.unparse(node.func) == "sum":
+                for start in [*node.args[1:], *(named.value for named in node.keywords)]:
+                    number = start.operand if isinstance(start, ast.UnaryOp) else start
+                    if not isinstance(getattr(number, "value", None), int | float):
+                        raise LookupError("a sum of lists, which takes the square of their number")
             arguments = [self.visit(argument) for argument in node.args]
             return ast.Call(node.func, arguments, [self.visit(named) for named in node.keywords])
         if isinstance(node, ast.Compare) and {ast.Is, ast.IsNot} & {*map(type, node.ops)}:
@@ -220,15 +191,6 @@ def _is_answers(node: ast.expr, answers: set[str]) -> bool:
     return False
 
 
-def holds(test: CodeType, values: Sequence[Any]) -> bool:
-    """Return whether a lifted assert holds, given what the answer's calls returned (plain data)."""
-    names = {f"_{number}": value for number, value in enumerate(values)}
-    try:
-        return bool(eval(test, {**_FUNCTIONS, **names, **_OWN}))
-    except (*_FAILURES, RecursionError):
-        return False
-
-
 def _arithmetic(operation: str, left: Any, right: Any) -> Any:
     """Carry out arithmetic, if it takes no longer than reading its operands; else a ValueError."""
     numbers = all(isinstance(side, (int, float, complex)) for side in (left, right))
@@ -243,7 +205,7 @@ _FAILURES: Final = (ArithmeticError, LookupError, MemoryError, NameError, TypeEr
 _OWN: Final = {"_arithmetic": _arithmetic, "math": math, "__builtins__": {}}
 
 
-# What the answer's calls returned, as `jail.encode` sends it
+# Values that stand for objects of the locked process
 
 
 class Items(list):  # type: ignore[type-arg]
@@ -271,30 +233,66 @@ class Opaque:
         return self._truth
 
 
-def decode(item: Any) -> Any:
-    """Return the value of what `encode` made; of anything else an error of Python's."""
-    if isinstance(item, list):
-        return [decode(part) for part in item]
-    if not isinstance(item, dict):
-        return item
-    ((name, content),) = item.items()
-    if name == "int":
-        if len(content) > MAX_BITS:
-            raise ValueError("an integer has too many digits")
-        return int(content, 16)
-    if name == "float":
-        return float.fromhex(content)
-    if name == "complex":
-        return complex(*content)
-    if name == "bytes":
-        return bytes.fromhex(content)
-    if name == "object":
-        return Opaque(content)
-    values = decode(content)
-    if name == "dict":
-        return _dict(zip(values[::2], values[1::2], strict=True))
-    if name == "items":
-        return Items(values)
-    if name not in ("tuple", "set", "frozenset"):
-        raise ValueError("no type of plain data")
-    return _FUNCTIONS[name](values)
+class Reader:
+    """Reads what the answer's calls returned, and decides the asserts; one a judgement.
+
+    Values of sets and keys of dicts that share a hash, or have hashes that are made for it, are
+    compared with all the others. There is a second of processor time for that, then a ValueError.
+    """
+
+    def __init__(self) -> None:
+        self._left_s = _HASHING_S
+        own = {"dict": self._dict, "frozenset": self._frozenset, "set": self._set}
+        self._names: dict[str, Any] = {**_FUNCTIONS, **own, **_OWN}
+
+    def read(self, item: dict[str, Any]) -> Any:
+        """Return the value of an object of JSON that `jail.encode` made, its content read already.
+
+        Of anything else an error of Python's.
+        """
+        ((name, content),) = item.items()
+        if name == "int":
+            if len(content) > MAX_BITS:
+                raise ValueError("an integer has too many digits")
+            return int(content, 16)
+        if name == "float":
+            return float.fromhex(content)
+        if name == "complex":
+            return complex(*content)
+        if name == "bytes":
+            return bytes.fromhex(content)
+        if name == "object":
+            return Opaque(content)
+        if name == "dict":
+            return self._dict(zip(content[::2], content[1::2], strict=True))
+        if name == "items":
+            return Items(content)
+        if name not in ("tuple", "set", "frozenset"):
+            raise ValueError("no type of plain data")
+        return self._names[name](content)
+
+    def holds(self, test: CodeType, values: Sequence[Any]) -> bool:
+        """Return whether a lifted assert holds, given what the answer's calls returned."""
+        names = {f"_{i}": value for i, value in enumerate(values[: len(test.co_names)])}
+        try:
+            return bool(eval(test, {**self._names, **names}))
+        except (*_FAILURES, RecursionError):
+            return False
+
+    def _dict(self, items: Any = (), /, **named: Any) -> dict[Any, Any]:
+        return dict(self._timed(items.items() if isinstance(items, dict) else items), **named)
+
+    def _frozenset(self, items: Iterable[Any] = (), /) -> frozenset[Any]:
+        return frozenset(self._timed(items))
+
+    def _set(self, items: Iterable[Any] = (), /) -> set[Any]:
+        return set(self._timed(items))
+
+    def _timed(self, values: Iterable[Any]) -> Iterator[Any]:
+        """Yield values for a set or dict, each put in before the next; a ValueError after time."""
+        started = time.thread_time()
+        for value in values:
+            yield value
+            if time.thread_time() - started > self._left_s:
+                raise ValueError("a set or dict that takes too long to make")
+        self._left_s -= time.thread_time() - started

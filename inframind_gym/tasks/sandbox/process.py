@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -23,6 +23,7 @@ from inframind_gym.errors import InfraMindError
 
 START_S = 60.0  # until a process must be ready, however busy the machine is
 MAX_OUTPUT = 4 << 20  # bytes that a process may send; a thousand times what a judgement says
+MAX_VALUES = 1_000_000  # of a message, by its commas and brackets; each takes up to 100 bytes here
 # A process gets its module compiled, with its job: nothing is looked for on the disk.
 _START = """
 import marshal, sys
@@ -91,35 +92,61 @@ class Process:
             raise SandboxError(
                 f"the sandbox cannot start a process: {error}. Judge fewer answers at a time."
             ) from None
-        data = marshal.dumps((_jail(), content))
-        self.send(len(data).to_bytes(8, "little") + data)
-        first = next(self.messages(START_S), ["unlocked", "not ready in time, or it ended"])
-        if first[0] != "ready":
+        data, until = marshal.dumps((_jail(), content)), time.monotonic() + START_S
+        try:
+            os.set_blocking(self._process.stdin.fileno(), False)  # type: ignore[union-attr]
+            self.send(len(data).to_bytes(8, "little") + data, START_S)
+            messages = self.messages(until - time.monotonic())
+            first = next(messages, ["unlocked", "not ready in time, or it ended"])
+            if first[0] != "ready":
+                raise SandboxError(
+                    f"the sandbox cannot be had, so no code is run: {first[-1]}. Containers can "
+                    "forbid what it needs (the system calls prctl and seccomp)."
+                )
+        except BaseException:
             self.end()
-            raise SandboxError(
-                f"the sandbox cannot be had, so no code is run: {first[-1]}. Containers can forbid "
-                "what it needs (the system calls prctl and seccomp)."
-            )
+            raise
 
-    def send(self, data: bytes) -> None:
-        """Write to the process, unless it has ended."""
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended, or was killed."""
+        return self._process.poll() is not None
+
+    def send(self, data: bytes, within_s: float) -> None:
+        """Write to the process, until it has all, it ends or time is up."""
+        until = time.monotonic() + within_s
+        poll = select.poll()
+        to = self._process.stdin.fileno()  # type: ignore[union-attr]
+        poll.register(to, select.POLLOUT)
         with contextlib.suppress(BrokenPipeError):
-            while data:
-                data = data[os.write(self._process.stdin.fileno(), data) :]  # type: ignore[union-attr]
+            while data and poll.poll(max(until - time.monotonic(), 0) * 1000):
+                data = data[os.write(to, data) :]
 
-    def messages(self, within_s: float) -> Iterator[list[Any]]:
-        """Yield its messages until the process ends, time is up or it says too much."""
+    def messages(
+        self, within_s: float, read_object: Callable[[dict[str, Any]], Any] | None = None
+    ) -> Iterator[list[Any]]:
+        """Yield its messages until the process ends, time is up or it says too much.
+
+        Args:
+            within_s: seconds from now on.
+            read_object: returns what is meant by an object of JSON, and may raise an error.
+
+        Raises:
+            ValueError: a message cannot be read, or holds more than ``MAX_VALUES`` values.
+            RecursionError: its values are nested too deeply.
+        """
         until = time.monotonic() + within_s
         poll = select.poll()
         out = self._process.stdout.fileno()  # type: ignore[union-attr]
         poll.register(out, select.POLLIN)
         while True:
-            while b"\n" in self._pending:
+            while b"\n" in self._pending and time.monotonic() < until:
                 line, _, self._pending = self._pending.partition(b"\n")
                 nonce, _, content = line.partition(b" ")
                 if secrets.compare_digest(nonce, self._nonce.encode()):
-                    with contextlib.suppress(ValueError, RecursionError):
-                        yield json.loads(content)
+                    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+                        raise ValueError("a message of too many values")
+                    yield json.loads(content, object_hook=read_object)
             left_s = until - time.monotonic()
             if left_s <= 0 or not poll.poll(left_s * 1000):
                 return

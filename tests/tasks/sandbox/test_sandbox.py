@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import resource
+import signal
 import subprocess
 import sys
 import time
@@ -107,6 +107,36 @@ def test_the_tests_of_legal_styles_can_fail(sandbox: Sandbox) -> None:
     assert len(found) >= 80
 
 
+VECTOR = "class Vector:\n    def __init__(self, x, y): pass\n    def norm(self): return "
+RIGHT_ANSWERS = [
+    RIGHT,
+    "def f(x): return [2, 1]",
+    "def f(x): return {1, 2}",
+    "def f(x): return iter([1])",
+    "def f(x): return [1, 2]",
+    "def f(x): return 'banana'",
+    "def f(x): return 2",
+    "def f(x): raise ValueError",
+    "left = [2, 0]\ndef f(): return left.pop(0)",
+    "from contextlib import nullcontext\ndef f(x): return nullcontext(2)",
+    "from types import SimpleNamespace\ndef f(x): return SimpleNamespace(x=2)",
+    f"{VECTOR}5.0",
+    f"{VECTOR}'50'",
+    f"{VECTOR}[]",
+]
+
+
+def test_the_tests_of_hostile_answers_can_pass(sandbox: Sandbox) -> None:
+    snippets = [each for name in ("FORGED", "SILENT", "POSSIBLE") for each in GROUPS[name]]
+    left = {(each.answer.value, each.answer.entry_point): each for each in snippets}
+    assert len(left) > 60
+    for code in RIGHT_ANSWERS:
+        found = verdicts(sandbox, (each._replace(code=code) for each in left.values()))
+        passed = {name for name, verdict in found if verdict.passed}
+        left = {key: each for key, each in left.items() if each.name not in passed}
+    assert [each.name for each in left.values()] == []
+
+
 MONEY = (
     "class Money:\n    def __init__(self, n): self.n = n\n"
     "    def __eq__(self, o): return self.n == getattr(o, 'n', o)\n"
@@ -133,6 +163,7 @@ def test_what_the_sandbox_says_it_judges_wrong(
 
 COUNTED = "seen = []\ndef f(x):\n    seen.append(x)\n    return len(seen)"
 NANS = "def f(x): return [float('nan')]"
+PAIRS = "def f(n): return {(i, j) for i in range(n) for j in range(n)}"
 USER_DICT = "from collections import UserDict\ndef f(x): return UserDict(a=x)"
 
 
@@ -151,6 +182,14 @@ USER_DICT = "from collections import UserDict\ndef f(x): return UserDict(a=x)"
         (NANS, "assert f(1) == f(1)"),
         (NANS, "assert f(1)[0] != f(1)[0]"),
         ("def f(x): return [x * 1e308, -x * 1e308]", "assert f(10) == [10e308, -10e308]"),
+        ("def f(n): return [n, 2]", "assert sum(f(1), 0) == sum(f(1)) == 3"),
+        ("def f(n): return [n, 2]", "assert sum(f(1), start=-1.5) == 1.5"),
+        ("def f(n): return [[n], [2]]", "assert sum(f(1), []) == [1, 2]"),
+        ("def f(n): return [n, 2]", "assert dict({}, items=f(1)) == dict(items=f(1))"),
+        ("def f(n): return [n, 2]", "assert dict(items=f(1)) == {'items': [1, 2]}"),
+        (PAIRS, "assert len(f(111)) == 12321"),
+        (f"{PAIRS}\ng = f\ndef f(n): return dict.fromkeys(g(n))", "assert len(f(111)) == 12321"),
+        ("def f(n): return [i / 2 for i in range(n)]", "assert len(set(f(150_000))) == 150_000"),
         (USER_DICT, "assert {**f(1), 'b': 2} == dict(**f(1), b=2) == {'a': 1, 'b': 2}"),
     ],
 )
@@ -219,7 +258,6 @@ def test_nothing_can_be_reached(
 
 
 def test_nothing_can_be_used_up(sessions: list[int]) -> None:
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     took: dict[str, float] = {}
 
     class Timed(Sandbox):
@@ -235,8 +273,76 @@ def test_nothing_can_be_used_up(sessions: list[int]) -> None:
     assert [name for name, verdict in found if verdict.passed] == []
     assert max(took.values()) < MOST_S
     assert alive(sessions) == []
-    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-    assert grown_kb < 100 << 10  # a message may have four megabytes, its values twenty times that
+
+
+LARGE = """
+import resource
+from inframind_gym.tasks.sandbox import Sandbox
+from tests.tasks.sandbox.snippets import USUAL
+def most(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def f(x): return 2
+with Sandbox() as box:
+    box.run_tests("def f(x): return 2", USUAL)
+    before = most()
+    print(box.run_tests({code!r}, USUAL).reason, "|", most() - before)
+"""
+SENDS = """
+import os, sys
+frame = sys._getframe()
+while 'nonce' not in frame.f_locals: frame = frame.f_back
+data = (frame.f_locals['nonce'] + ' ["value", 0, [[' + {values} + ']]]\\n').encode()
+while data: data = data[os.write(frame.f_locals['out'], data):]
+def f(x): return 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ("','.join(['[]'] * 490_000)", "AssertionError"),
+        ("','.join(['[]'] * 1_390_000)", "a result cannot be read"),
+        ("','.join(['{}'] * 1_390_000)", "a result cannot be read"),
+        ("','.join(['1.5'] * 990_000)", "AssertionError"),
+        ("','.join(['{\"tuple\":[]}'] * 310_000)", "AssertionError"),
+    ],
+)
+def test_a_message_fills_no_memory(values: str, reason: str) -> None:
+    """Four megabytes at most, their values up to twenty times that; in a process of its own."""
+    code = LARGE.format(code=SENDS.format(values=values))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found, grown_kb = done.stdout.split("|")
+    assert found.strip() == reason
+    assert int(grown_kb) < 100 << 10
+
+
+def test_a_process_that_does_not_read_its_job_is_no_sandbox(
+    tmp_path: Path, sessions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = tmp_path / "python"
+    deaf.write_text("#!/bin/sh\nexec sleep 60\n")
+    deaf.chmod(0o755)
+    monkeypatch.setattr(sys, "_base_executable", str(deaf))
+    monkeypatch.setattr(process, "START_S", 0.5)
+    started = time.monotonic()
+    with Sandbox() as box, pytest.raises(SandboxError, match="not ready in time"):
+        box.run_tests(f"{RIGHT}\n#{'x' * 60_000}", USUAL)
+    assert time.monotonic() - started < MOST_S
+    assert alive(sessions) == []
+
+
+@pytest.mark.skipif(not process.package_places("math_verify"), reason="math-verify is missing")
+def test_a_formula_process_that_was_killed_is_replaced(sessions: list[int]) -> None:
+    with Sandbox() as box:
+        assert box.same_formula("x+1", "1+x")
+        os.kill(sessions[0], signal.SIGKILL)
+        while "Z" not in alive(sessions)[0].rpartition(")")[2]:
+            time.sleep(0.01)
+        assert box.same_formula("x+1", "1+x")
+        assert not box.same_formula("x+1", "x")
+    assert len(sessions) == 2
+    assert alive(sessions) == []
 
 
 QUESTION = 'import math\n\ndef helper(x):\n    return math.floor(x)\n\ndef f(x):\n    """Text."""\n'
