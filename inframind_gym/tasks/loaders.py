@@ -263,14 +263,15 @@ def read_folder(source: Path, datasets: Sequence[str] | None = None) -> list[Tas
     """Read all task files of a folder (not of its subfolders), or one file, in their order.
 
     Args:
-        source: the folder or file; "builtin": the file of the built-in tasks.
+        source: the folder or file; "builtin", where there is none: the file of the built-in
+            tasks.
         datasets: keep these datasets only.
 
     Raises:
         TaskError: `source` does not exist or holds no task; see :func:`read_file`; a dataset that
             is not there (the nearest one is suggested), or an id that a dataset has twice.
     """
-    if str(source) == BUILTIN:
+    if str(source) == BUILTIN and not source.exists():
         source = DATA / TASKS_FILE
     if not source.exists():
         raise TaskError(

@@ -152,6 +152,16 @@ def test_a_broken_record_is_named(tmp_path: Path, item: Any, message: str) -> No
     assert "x.jsonl, line 1: " in str(caught.value)
 
 
+def test_a_folder_can_have_the_name_of_the_built_in_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(read_folder(Path("builtin"))) > 1
+    Path("builtin").mkdir()
+    write(tmp_path / "builtin" / "a.jsonl", MATH)
+    assert [record.id for record in read_folder(Path("./builtin"))] == ["m/0"]
+
+
 def test_folders_that_hold_no_set_of_tasks(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither 'builtin' nor a folder"):
         read_folder(tmp_path / "nowhere")
