@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import io
 import os
+import threading
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
@@ -68,6 +69,9 @@ def find_model(folder: Path | None = None) -> Path:
     return folder
 
 
+_LOADING: Final = threading.Lock()  # threads that come meanwhile wait for the one model
+
+
 @lru_cache(maxsize=1)
 def _model() -> SentenceTransformer:
     if importlib.util.find_spec("sentence_transformers") is None:
@@ -94,7 +98,9 @@ def encode(texts: Sequence[str]) -> NDArray[np.float32]:
     Raises:
         TaskError: the model is not there (see `find_model`).
     """
-    model, parts = _model(), [np.zeros((0, EMBED_DIM), dtype=np.float32)]
+    with _LOADING:
+        model = _model()
+    parts = [np.zeros((0, EMBED_DIM), dtype=np.float32)]
     with ProgressReport(len(texts), 0, "embedding (cached afterwards)", "texts") as progress:
         for start in range(0, len(texts), CHUNK):
             chunk = list(texts[start : start + CHUNK])

@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import socket
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -53,6 +57,21 @@ def test_the_second_time_comes_from_the_cache_with_the_same_bits(
     for texts in (["bcd", "a"], ["ab", "cd"], ["abcd"], ["ab", "", "cd"], ["ab\n", "cd"]):
         embed_texts(texts)
     assert len(calls) == 6
+
+
+def test_threads_wait_for_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[float] = []
+
+    @lru_cache(maxsize=1)
+    def load() -> SimpleNamespace:
+        loaded.append(time.monotonic())
+        time.sleep(0.2)
+        return SimpleNamespace(encode=lambda texts, **_: np.zeros((len(texts), EMBED_DIM)))
+
+    monkeypatch.setattr(embedding, "_model", load)
+    with ThreadPoolExecutor(4) as pool:
+        assert [len(found) for found in pool.map(encode, [["a"]] * 4)] == [1] * 4
+    assert len(loaded) == 1
 
 
 @pytest.mark.parametrize("kept", [0, 40, 900])
