@@ -263,8 +263,7 @@ def read_folder(source: Path, datasets: Sequence[str] | None = None) -> list[Tas
     """Read all task files of a folder (not of its subfolders), or one file, in their order.
 
     Args:
-        source: the folder or file; "builtin", where there is none: the file of the built-in
-            tasks.
+        source: the folder or file; "builtin", if there is none such: the built-in tasks.
         datasets: keep these datasets only.
 
     Raises:

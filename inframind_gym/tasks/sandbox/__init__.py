@@ -190,8 +190,7 @@ class Sandbox:
             return False
         request = f"{json.dumps([expected, candidate])}\n".encode()
         with self._slots:
-            process, count = self._formula_process()
-            message = None
+            (process, count), message = self._formula_process(), None
             try:
                 process.send(request, _FORMULA_S)
                 message = next(process.messages(_FORMULA_S + 1), None)

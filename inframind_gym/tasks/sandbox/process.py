@@ -127,13 +127,8 @@ class Process:
     ) -> Iterator[list[Any]]:
         """Yield its messages until the process ends, time is up or it says too much.
 
-        Args:
-            within_s: seconds from now on.
-            read_object: returns what is meant by an object of JSON, and may raise an error.
-
-        Raises:
-            ValueError: a message cannot be read, or holds more than ``MAX_VALUES`` values.
-            RecursionError: its values are nested too deeply.
+        `read_object` returns what is meant by an object of JSON. A ValueError or RecursionError: a
+        message cannot be read, or holds more than ``MAX_VALUES`` values.
         """
         until = time.monotonic() + within_s
         poll = select.poll()
