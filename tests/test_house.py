@@ -16,22 +16,22 @@ from tests.test_layers import PACKAGE, ROOT, sources
 
 # Lines of Python of a folder; "inframind_gym/." is the package's own modules.
 CEILINGS = {
-    "inframind_gym/.": 1_471,
-    "inframind_gym/calibration": 1_926,
-    "inframind_gym/envs": 6_319,
-    "inframind_gym/evaluation": 6_721,
-    "inframind_gym/live": 6_774,
-    "inframind_gym/policies": 5_522,
-    "inframind_gym/simulator": 9_342,
-    "inframind_gym/studio": 1_511,
-    "inframind_gym/tasks": 2_493,
-    "inframind_gym/teams": 7_595,
-    "agents": 2_891,
-    "baselines": 1_209,
-    "benchmarks": 3_105,
-    "examples": 316,
+    "inframind_gym/.": 1_500,
+    "inframind_gym/calibration": 1_950,
+    "inframind_gym/envs": 6_200,
+    "inframind_gym/evaluation": 6_650,
+    "inframind_gym/live": 6_750,
+    "inframind_gym/policies": 5_550,
+    "inframind_gym/simulator": 9_350,
+    "inframind_gym/studio": 1_550,
+    "inframind_gym/tasks": 2_500,
+    "inframind_gym/teams": 7_550,
+    "agents": 2_900,
+    "baselines": 1_100,
+    "benchmarks": 3_050,
+    "examples": 350,
 }
-TESTS = 27_913
+TESTS = 27_400
 LONGEST_FUNCTION = 80  # lines below its docstring
 LONGEST_FILE = 641
 SAME_LINES = 8  # of code in a row that may stand in two places
