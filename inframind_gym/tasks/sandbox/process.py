@@ -109,7 +109,7 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended, or was killed."""
+        """True once the process has ended, or was killed."""
         return self._process.poll() is not None
 
     def send(self, data: bytes, within_s: float) -> None:
