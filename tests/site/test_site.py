@@ -38,7 +38,11 @@ def test_every_environment_has_its_page(site: Path) -> None:
 
 def test_pages_of_the_api_explain_fields(site: Path) -> None:
     for page, texts in {
-        "policies": ("whether it can route queries that", "the measured mix of strategies", "8 or 9"),
+        "policies": (
+            "whether it can route queries that",
+            "the measured mix of strategies",
+            "8 or 9",
+        ),
         "benchmark": ("name of the metric that ranks", "cells that earlier runs had computed"),
     }.items():
         shown = re.sub(r"<[^>]+>", "", (site / "api" / page / "index.html").read_text("utf-8"))
