@@ -142,7 +142,6 @@ class Lines(NamedTuple):
     lines: Mapping[str, Sequence[float | None]]  # by name; None: no point
     marks: Iterable[tuple[float, str]] = ()  # vertical lines with their words
     dashed: str = ""  # name of the dashed line
-    step: bool = False  # values hold until the next one
 
     def options(self) -> dict[str, Any]:
         """Return the chart in ECharts' words."""
@@ -156,8 +155,7 @@ class Lines(NamedTuple):
         series: list[dict[str, Any]] = [
             {
                 **{"name": name, "type": "line", "data": line},
-                "showSymbol": len(line) < 40 and not self.step,
-                "step": "end" if self.step else False,
+                "showSymbol": len(line) < 40,
                 "lineStyle": {"type": "dashed" if name == self.dashed else "solid"},
             }
             for name, line in points.items()
@@ -175,7 +173,7 @@ class Lines(NamedTuple):
             "grid": {"left": 44, "right": 16, "top": 48, "bottom": 40},
             "legend": {"top": 0, "left": 0, "itemGap": 8, "itemWidth": 14, "textStyle": text},
             "tooltip": {"trigger": "axis", "confine": True},
-            "xAxis": {**x_axis, "min": "dataMin", "max": "dataMax", "minInterval": 1},
+            "xAxis": {**x_axis, "min": 0.0, "max": "dataMax", "minInterval": 1},
             "yAxis": {**axis, "min": 0.0},
             "series": series,
         }
@@ -260,7 +258,7 @@ def pool(run: Run, events: Events) -> Parts:
     charts = {"Waiting calls": "waiting", "Running calls": "running", "KV cache in use": "kv"}
     for title, key in charts.items():
         lines = {name: [sample[key][m] for sample in samples] for m, name in enumerate(names)}
-        yield Lines(title, clock, x, lines, step=True)
+        yield Lines(title, clock, x, lines)
     if not simulated:
         return
     columns = {"call": "{call}", "goes to": "{to}", ">left s": "{left_s:.1f}"}
@@ -294,7 +292,9 @@ def token_budget(run: Run, events: Events) -> Parts:
         most = allocated.get(agent, budget)
         bars.append(bar(used / most, f"{used:,} of {most:,} allocated", i, agent))
     overhead = max(spent - sum(call["tokens"] for call in calls), 0)
-    bars.append(bar(overhead / budget, f"{overhead:,}", 4, "ratings, pre-flight"))
+    bars.append(
+        bar(overhead / budget, f"{overhead:,} of {budget:,} tokens", 4, "ratings, pre-flight")
+    )
     bars.append(bar(spent / budget, f"{spent:,} of {budget:,} tokens", 7, "whole budget"))
     yield section("Budget", *bars)
     x = [0, *(call["cumulative_tokens"] for call in calls)]
