@@ -13,6 +13,7 @@ import typer
 import benchmarks.__main__  # noqa: F401  (adds its commands)
 from inframind_gym import cli
 from inframind_gym.evaluation.cli import app as benchmark_app
+from inframind_gym.policies import policy_names
 from tests.site.blocks import PAGES, ROOT, blocks, run_page
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -109,6 +110,12 @@ def test_commands_and_their_options_exist(page: Path) -> None:
             wanted = [param.opts for param in command.params if param.required]
             options = [opts for opts in wanted if opts[0].startswith("-")]
             assert all({*opts} & {*words} for opts in options), f"{options} of: {line}"
+
+
+def test_every_routing_policy_is_explained() -> None:
+    page = (ROOT / "docs/api/policies.md").read_text(encoding="utf-8")
+    rows = "\n".join(re.findall(r"^\|([^|]*)\|", page, re.MULTILINE))
+    assert [name for name in policy_names() if not re.search(rf"`{name}[`:]", rows)] == []
 
 
 def test_make_targets_exist() -> None:

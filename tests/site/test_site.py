@@ -49,6 +49,12 @@ def test_pages_of_the_api_explain_fields(site: Path) -> None:
         assert [text for text in texts if text not in shown.replace("\n", " ")] == []
 
 
+def test_pages_have_titles_of_their_own(site: Path) -> None:
+    pages = list(site.rglob("*/index.html"))
+    titles = [re.findall(r"<title>(.*?)</title>", page.read_text("utf-8"))[0] for page in pages]
+    assert sorted(set(titles)) == sorted(titles)
+
+
 def test_a_page_loads_nothing_of_other_hosts(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
