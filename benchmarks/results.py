@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,10 +132,14 @@ def origin_text(origin: Mapping[str, Any]) -> str:
 
 def blocks_of(board: Board, route: Board, bursts: Board) -> dict[str, str]:
     """Return the tables of both pages by name, from the boards of both divisions and of bursts."""
+    scores = scores_table(route)  # shown without the plan, which is the same for all
+    at = scores.headings.index("plan")
+    head, *rows = ([*row[:at], *row[at + 1 :]] for row in (scores.headings, *scores.rows))
+    scores = replace(scores, headings=head, rows=rows, caption="")
     return {
         "route": loads_table(route),
         "tracks": to_markdown(scores_table(board), title=False),
-        "route_tracks": to_markdown(scores_table(route), title=False),
+        "route_tracks": to_markdown(scores, title=False),
         "margins": margins_table(board),
         "bursts": loads_table(bursts, "arrivals") + "\n\n" + origin_text(bursts["origin"]),
         "pairs": pairs_table(board),
@@ -166,8 +171,11 @@ def pairs_table(board: Board) -> str:
         ahead, below = "**ahead**: " if pair["ahead"] else "", pair["below"]
         worse = f", below in {len(below)} ({', '.join(below)})" if below else ""
         texts[pair["policy"], pair["other"]] = f"{ahead}above in {len(pair['above'])}{worse}"
-    others = ranked_policies(board)
-    body = [[f"`{o}`", *(texts.get((agent, o), NONE) for agent in AGENTS)] for o in others]
+    rows: dict[tuple[str, ...], list[str]] = {}  # policies of the same row share it
+    for other in ranked_policies(board):
+        row = tuple(texts.get((agent, other), NONE) for agent in AGENTS)
+        rows.setdefault(row, []).append(f"`{other}`")
+    body = [[", ".join(others), *row] for row, others in rows.items()]
     return table(["", *(f"`{agent}`" for agent in AGENTS)], body)
 
 
