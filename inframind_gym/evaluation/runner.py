@@ -205,7 +205,8 @@ def in_parallel(
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
+    begin = {"initializer": _begin_worker, "initargs": (os.getpid(),)}
+    with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1, **begin):
         todo = (delayed(_do_job)(work, i, jobs[i]) for i in range(len(jobs)) if wanted(jobs[i]))
         try:
             for i, result in Parallel(return_as="generator_unordered", batch_size=1)(todo):
@@ -218,19 +219,19 @@ def in_parallel(
 
 
 def _do_job(work: Callable[[Any], Any], number: int, job: Any) -> tuple[int, Any]:
-    """Do a job in a process that ignores Ctrl-C, which its parent handles, and ends with that."""
-    parent = os.getppid()
+    return number, work(job)
+
+
+def _begin_worker(parent: int) -> None:
+    """Ignore Ctrl-C in this process, which its parent handles, and end it with the parent."""
 
     def end_with_parent() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == parent:  # another one if it has died before this process began
             time.sleep(0.2)
         os._exit(1)
 
-    if not any(thread.name == "end-with-parent" for thread in threading.enumerate()):
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
-    return number, work(job)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with_parent, name="end-with-parent", daemon=True).start()
 
 
 @contextmanager

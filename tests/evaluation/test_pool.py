@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from inframind_gym.errors import ConfigError
@@ -42,20 +43,19 @@ list(in_parallel(hangs, ["{out}/1", "{out}/2"], 2))
 
 
 def hangs(path: str) -> None:
-    Path(path).write_text(str(os.getpid()))
+    Path(path).touch()
     time.sleep(300)
 
 
-def test_processes_end_with_their_parent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [0, 2])
+def test_processes_end_with_their_parent(tmp_path: Path, begun: int) -> None:
     script = SCRIPT.format(out=tmp_path)
-    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(list(tmp_path.iterdir())) < 2 or not all(p.read_text() for p in tmp_path.iterdir()):
+    parent = psutil.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.DEVNULL)
+    deadline, workers = time.monotonic() + 60, list[psutil.Process]()
+    while len(workers) < 2 or len(list(tmp_path.iterdir())) < begun:
         assert time.monotonic() < deadline
-        time.sleep(0.05)
-    pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+        time.sleep(0.02)
+        workers = [p for p in parent.children() if any("popen_loky" in w for w in p.cmdline())]
     parent.kill()
     parent.wait()
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline, "a process outlives its parent"
-        time.sleep(0.05)
+    assert psutil.wait_procs(workers, timeout=60)[1] == [], "a process outlives its parent"
