@@ -420,7 +420,7 @@ class VectorEnv(_VectorEnv):
     Where an episode ends, the next one begins in the same step (`AutoresetMode.SAME_STEP`): the
     observation is the next episode's first, `infos["final_obs"]` and `infos["final_info"]` are the
     old one's last; rewards, costs and records are always those of the step that was taken.
-    `infos["action_mask"]` has the form of `action_space.sample(mask=…)`.
+    `infos["action_mask"]` fits `action_space.sample(mask=…)`; `contexts()` has the next decisions.
 
     Args:
         num_envs: E.

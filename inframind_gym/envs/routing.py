@@ -134,6 +134,10 @@ class RoutingVectorEnv(VectorEnv):
 
     `reset(options=…)`: `arrival_rate_per_min` and `budget_s` are numbers, or arrays (E,) with one
     number an environment; a budget of NaN is drawn from the tiers.
+
+    `time_s`, `query` and `node` of a single environment's `info` are fields of `contexts()`. With
+    `credit=True` `infos["earned"]` and `infos["costs"]` are of every row's step, its last step of
+    an episode included; `infos["final_info"]` has neither.
     """
 
     simulation: RoutingSimulation
@@ -300,7 +304,8 @@ class StreamEnv(RoutingEnv):
     `reward="goodput"` within their budgets), `info["cost"]` the sum of latency / budget of those
     that ended. `env.unwrapped.completed()` returns the records of the ended queries (ordinal, every
     decision by node and its latency); `info["query"]` and `info["node"]` name the query and node of
-    the next decision; `credit=True` relates both, as in `InfraMind-Executor-v0`.
+    the next decision (of a batch: `envs.unwrapped.contexts()`); `credit=True` relates both, as in
+    `InfraMind-Executor-v0`.
 
     ## Starting State
 
@@ -310,6 +315,10 @@ class StreamEnv(RoutingEnv):
 
     When the last query is done. A backlog that can no longer be worked off makes every later query
     late: `truncate_overrun_s` ends such a stream by truncation.
+
+    The last `info` has `queries`, the number of those that ended, and means over them: `solve_rate`
+    (solved, in time or not) and `mean_cost` (latency / budget); `episode_reward` and `episode_cost`
+    are the sums of the steps.
 
     ## Arguments
 

@@ -166,17 +166,23 @@ def test_budgets_are_drawn_from_a_list() -> None:
 
 def test_an_overrun_stream_is_truncated() -> None:
     arguments: dict[str, Any] = {"num_queries": 400, "arrival_rate_per_min": 300.0, "budget_s": 20}
-    envs: Any = gym.make_vec(STREAM, num_envs=3, truncate_overrun_s=30.0, **arguments)
+    arguments |= {"reward": "goodput", "truncate_overrun_s": 30.0}
+    envs: Any = gym.make_vec(STREAM, num_envs=3, **arguments)
     envs.reset(seed=0)
-    overrun_s, ended, cut = np.full(3, -np.inf), 0, np.zeros(3, np.bool_)
+    overrun_s, ended, cut = np.full(3, -np.inf), np.zeros((3, 3)), np.zeros(3, np.bool_)
     while not cut.any():
         assert overrun_s.max() <= 30.0
         _, _, terminated, cut, infos = envs.step(np.zeros(3, np.int64))  # to the largest model
         rows, records = envs.unwrapped.completed()
         np.maximum.at(overrun_s, rows, records["latency_s"] - records["budget_s"])
-        ended += len(records)
+        counts = np.ones(len(rows)), records["solved"], records["latency_s"] / records["budget_s"]
+        np.add.at(ended, rows, np.stack(counts, axis=1))
         assert not terminated.any()
-    assert ((overrun_s > 30.0) == cut).all() and ended < 400
+    assert ((overrun_s > 30.0) == cut).all() and ended[:, 0].sum() < 400
+    queries, solved, costs = ended[cut].T
+    means = {"queries": queries, "solve_rate": solved / queries, "mean_cost": costs / queries}
+    for name, wanted in means.items():
+        np.testing.assert_allclose(infos["final_info"][name][cut], wanted)
     assert infos["_final_info"][cut].all()
 
 
