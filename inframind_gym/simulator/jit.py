@@ -141,6 +141,7 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 _NUMBERS: Final = (np.bool_, np.int32, np.int64, np.uint32, np.float32, np.float64)
 _ITEMS: Final = {NDArray[item]: item for item in _NUMBERS}  # type: ignore[valid-type]
+_hints_of: Final = cache(partial(get_type_hints, include_extras=True))  # it evaluates texts
 
 
 def zeros(kind: type[V], sizes: Mapping[str, int], **parts: Any) -> V:
@@ -153,7 +154,7 @@ def zeros(kind: type[V], sizes: Mapping[str, int], **parts: Any) -> V:
         parts: Fields that are not zeros.
     """
     arrays = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+    for name, hint in _hints_of(kind).items():
         if name not in parts:
             array, axes, *dtype = get_args(hint)
             item = dtype[0] if dtype else _ITEMS[array]

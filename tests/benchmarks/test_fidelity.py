@@ -14,6 +14,7 @@ import benchmarks.__main__  # noqa: F401  # registers the command
 from benchmarks import fidelity
 from benchmarks.fidelity import Log
 from benchmarks.fit.measured_runs import ERRORS, read_runs
+from inframind_gym.calibration import server_card
 from inframind_gym.calibration.server_card import Limits
 from inframind_gym.evaluation.cli import app
 from inframind_gym.simulator.server.pool import load_pool
@@ -78,6 +79,7 @@ def test_the_page_is_filled_and_stays_the_same(
     left_out = {"50": {"mas": {"cells": 15, **off}}}
     fit.write_text(json.dumps({"left_out": left_out}), "utf-8")
     monkeypatch.setattr(fidelity, "FIT", fit)
+    monkeypatch.setattr(server_card, "_EVALUATIONS", 200)  # a rough fit has its page, too
     code, out, err = call(data, tmp_path)
     assert code == 0, err
     text = page.read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -64,15 +65,15 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
         }
 
 
-def answer(target: Target, *lines: bytes) -> bytes:
-    """All that comes back to these lines; nothing where the connection is closed or reset."""
+def answer(target: Target, *lines: bytes, most: float = math.inf) -> bytes:
+    """What comes back to these lines; nothing where the connection is closed or reset."""
     found = b""
     with (
         socket.create_connection(("127.0.0.1", target.port), timeout=20.0) as connection,
         contextlib.suppress(BrokenPipeError, ConnectionResetError),
     ):
         connection.sendall(b"\r\n".join(lines))
-        while part := connection.recv(1 << 16):
+        while len(found) < most and (part := connection.recv(1 << 16)):
             found += part
     return found
 
@@ -81,7 +82,7 @@ def status(target: Target, method: str, path: str, *headers: bytes, body: bytes 
     lines = [f"{method} {path} HTTP/1.1".encode(), b"Connection: close", *headers]
     if method == "POST":
         lines += [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
-    return int(answer(target, *lines, b"", body).split()[1])
+    return int(answer(target, *lines, b"", body, most=len(b"HTTP/1.1 200 ")).split()[1])
 
 
 def right(target: Target) -> list[bytes]:

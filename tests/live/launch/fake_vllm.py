@@ -7,17 +7,27 @@ its own, which outlives an API server that is killed. `--fake=...` among the arg
     silent   never answers
     stubborn ignores SIGTERM, and so does its engine
     deaf     closes its port when its engine ends, and hangs
+
+It imports nothing but Python's own modules: a test starts many.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from threading import Thread
 
+METRICS = """\
+vllm:num_requests_running 2
+vllm:num_requests_waiting 1
+vllm:kv_cache_usage_perc 0.25
+"""
 ENGINE = "import signal, sys, time\nif {}: signal.signal(15, signal.SIG_IGN)\ntime.sleep(600)"
 
 
@@ -30,7 +40,7 @@ def main() -> None:
     how = next((a.partition("=")[2] for a in sys.argv if a.startswith("--fake=")), "")
     print("(APIServer pid=1) INFO 01-01 00:00:00 [x.py:1] loading", flush=True)
     stubborn = how == "stubborn"
-    engine = subprocess.Popen([sys.executable, "-c", ENGINE.format(stubborn)])
+    engine = subprocess.Popen([sys.executable, "-S", "-c", ENGINE.format(stubborn)])
     if stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
@@ -49,15 +59,25 @@ def main() -> None:
     if how == "silent":
         time.sleep(600)
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-    from tests.live.vllm_server.fake import FakeServer
+    models = json.dumps({"data": [{"id": given["--served-model-name"]}]})
+    answers = {"/health": "", "/metrics": METRICS, "/v1/models": models}
 
-    server = FakeServer(model=given["--served-model-name"], port=int(given["--port"]))
-    server.open = 2
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = answers[self.path].encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    ThreadingTCPServer.allow_reuse_address = ThreadingTCPServer.daemon_threads = True
+    server = ThreadingTCPServer(("127.0.0.1", int(given["--port"])), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
     print("Application startup complete.", flush=True)
     if how == "deaf":
         engine.wait()
-        server.kill()
+        server.shutdown()
+        server.server_close()
     time.sleep(600)
 
 

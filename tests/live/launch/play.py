@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from inframind_gym.cli import app
 from inframind_gym.live.processes import free_ports
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
@@ -22,7 +24,7 @@ needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="n
 def interpreter(folder: Path) -> Path:
     """What `--python` is to be."""
     path = folder / "python"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{FAKE}" "$@"\n', encoding="utf-8")
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{FAKE}" "$@"\n', encoding="utf-8")
     path.chmod(0o755)
     return path
 
@@ -52,21 +54,11 @@ def session(leader: int) -> set[int]:
     return {int(pid) for pid, sess, stat in rows if int(sess) == leader and "Z" not in stat}
 
 
-def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `inframind pool ...`."""
-    return subprocess.run(
-        [*CLI, "pool", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=ENV,
-        **options,
-    )
+def command(*arguments: str | Path) -> Any:
+    """Run `inframind pool ...` in this process."""
+    return CliRunner(env=PLAIN).invoke(app, ["pool", *map(str, arguments)])
 
 
 CLI = [sys.executable, "-c", "from inframind_gym.cli import app; app()"]
-ENV = os.environ | {
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-    "COLUMNS": "160",
-    "NO_COLOR": "1",
-}
+PLAIN = {"COLUMNS": "160", "NO_COLOR": "1"}
+ENV = os.environ | PLAIN | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}

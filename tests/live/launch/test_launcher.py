@@ -21,6 +21,8 @@ pytest.importorskip("psutil")
 import psutil
 
 from inframind_gym.errors import InfraMindError
+from inframind_gym.live import launcher, processes
+from inframind_gym.live.config import LiveSettings
 from inframind_gym.live.launcher import Launch, Launcher, last_lines, pool_status
 from inframind_gym.live.processes import StartedServers, free_ports, start_of
 from inframind_gym.simulator.server.pool import PoolConfig
@@ -57,7 +59,9 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    monkeypatch.setattr(launcher, "_POLL_S", 0.05)
+    monkeypatch.setattr(launcher, "_CHECK", LiveSettings(health_s=0.05, answer_s=10.0))
     room = Room(tmp_path)
     yield room
     for pid in room.running():
@@ -102,8 +106,8 @@ def test_when_a_server_fails_all_that_were_started_are_stopped(room: Room) -> No
     assert silent.phase == good.phase == "stopped"
     assert room.running() == set()
     assert StartedServers(pool.name, room.state).read() == {}
-    (late,) = room.up(pool_of(room.folder, "silent"), timeout_s=3.0)
-    assert late.phase == "failed" and "not up in 3 s: " in late.note
+    (late,) = room.up(pool_of(room.folder, "silent"), timeout_s=1.0)
+    assert late.phase == "failed" and "not up in 1 s: " in late.note
     assert room.running() == set()
 
 
@@ -163,6 +167,7 @@ def test_one_that_survives_is_not_forgotten(room: Room, monkeypatch: pytest.Monk
     room.up(pool)
     with monkeypatch.context() as patched:
         patched.setattr(psutil.Process, "send_signal", lambda *_: None)
+        patched.setattr(processes, "_KILL_S", 0.1)
         room.launcher(pool).down(grace_s=0.1)
     assert states(pool, room) == ["up"] and len(room.launcher(pool).down()) == 1
     assert room.running() == set()
@@ -177,10 +182,10 @@ def test_a_process_that_has_the_id_now_is_not_stopped(room: Room) -> None:
     command_line = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command_line, stdin=subprocess.PIPE, start_new_session=True) as stranger:
         try:
-            state.write(server.model_copy(update={"pid": stranger.pid}))
+            start_s = start_of(psutil.Process(stranger.pid))
+            state.write(server.model_copy(update={"pid": stranger.pid, "start_s": start_s - 9.0}))
             assert room.launcher(pool).down(grace_s=0.2)[0].processes == 0
             assert stranger.poll() is None
-            start_s = start_of(psutil.Process(stranger.pid))
             state.write(server.model_copy(update={"pid": stranger.pid, "start_s": start_s}))
             assert room.launcher(pool).down(grace_s=0.2)[0].processes == 1
             stranger.wait(10.0)  # this one is the server
@@ -188,13 +193,15 @@ def test_a_process_that_has_the_id_now_is_not_stopped(room: Room) -> None:
             stranger.kill()
 
 
-def test_taken_ports_are_told_apart(room: Room) -> None:
+def test_taken_ports_are_told_apart(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of(room.folder, "", "")
     port = pool.models[1].port or 0
     with (
-        socket.create_server(("127.0.0.1", port)),
+        monkeypatch.context() as patched,
+        socket.create_server(("127.0.0.1", port)),  # which never answers
         pytest.raises(InfraMindError, match=rf"m1: port {port} is taken"),
     ):
+        patched.setattr(launcher, "_CHECK", LiveSettings(answer_s=0.5))
         room.up(pool)
     assert room.running() == set()
     room.up(pool)
@@ -249,7 +256,7 @@ def test_interrupting_up_stops_what_it_started(room: Room, number: signal.Signal
         assert line, "it ended"
     assert len(room.running()) == 4
     busy = command("down", "--pool", path, "--state", room.state)
-    assert busy.returncode == 2 and "wait for it" in busy.stderr
+    assert busy.exit_code == 2 and "wait for it" in busy.stderr
     process.send_signal(number)
     rest, _ = process.communicate(timeout=120)
     assert process.returncode == 130
@@ -261,21 +268,21 @@ def test_the_commands(room: Room) -> None:
     path = write_pool(room.folder, "", "fail")
     where = ("--pool", path, "--state", room.state)
     failed = command("up", *where, "--python", room.python)
-    assert failed.returncode == 1
+    assert failed.exit_code == 1
     assert "m1: it ended with status 1" in failed.stdout
     assert "No available memory for the cache blocks." in failed.stdout  # the log's last lines
     assert room.running() == set()
     both = json.loads(path.read_text())
     path.write_text(json.dumps(both | {"models": both["models"][:1]}))
-    assert command("up", *where, "--python", room.python).returncode == 0
+    assert command("up", *where, "--python", room.python).exit_code == 0
     path.write_text(json.dumps(both))
     status = command("status", *where, "--json")
-    assert status.returncode == 1
+    assert status.exit_code == 1
     assert [row["state"] for row in json.loads(status.stdout)] == ["up", "stopped"]
     name = f"fake-{room.folder.name}"
     path.write_text("name: [")
-    assert command("down", *where).returncode == 2
+    assert command("down", *where).exit_code == 2
     down = command("down", "--pool", name, "--state", room.state)
-    assert down.returncode == 0
+    assert down.exit_code == 0
     assert "m0: stopped (process " in down.stdout and ", 2 in all)" in down.stdout
     assert room.running() == set()

@@ -38,14 +38,17 @@ def rows(where: tuple[Any, ...]) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_commands(where: tuple[Any, ...], tmp_path: Path) -> None:
+def test_the_commands(
+    where: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()  # a workload as `workload fit` writes it: parts beside the mix
     shutil.copy(find_config("workloads", "math"), tmp_path / "mine" / "part.yaml")
     own_mix = json.dumps({"name": "own", "mix": {"./part.yaml": 1}})
     (tmp_path / "mine" / "own.yaml").write_text(own_mix)
     own = ("--simulate", "--workload", "mine/own.yaml", "--speed")
-    up = command("up", *where, *own, "20", cwd=tmp_path)
-    assert up.returncode == 0, up.stdout + up.stderr
+    up = command("up", *where, *own, "20")
+    assert up.exit_code == 0, up.output
     assert "Simulated, at speed 20" in up.stdout
     found = rows(where)
     assert [(row["state"], row["simulated"]) for row in found] == [("up", True)] * 2
@@ -56,9 +59,9 @@ def test_the_commands(where: tuple[Any, ...], tmp_path: Path) -> None:
     pool = load_pool(str(where[1]))
     assert all(is_simulated(one.url) for one in addresses(pool))
     assert "Simulated: one process serves all" in command("status", *where).stdout
-    assert "were up already" in command("up", *where, *own, "20", cwd=tmp_path).stdout
-    other = command("up", *where, *own, "10", cwd=tmp_path)
-    assert other.returncode == 2 and "with other settings" in other.stderr
+    assert "were up already" in command("up", *where, *own, "20").stdout
+    other = command("up", *where, *own, "10")
+    assert other.exit_code == 2 and "with other settings" in other.stderr
     (log,) = where[3].rglob("*.log")
     assert log.read_text().count("no model runs here") == 2
     down = command("down", *where)
