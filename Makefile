@@ -26,6 +26,8 @@ comma := ,
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 export PYTHONUNBUFFERED := 1
+# Modules that pytest and processes of the tests have compiled are kept; `make clean` removes them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

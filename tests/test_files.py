@@ -1,4 +1,4 @@
-"""Files are replaced whole or not at all."""
+"""Files are replaced whole or not at all; progress in a file is plain lines, far apart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from inframind_gym import progress
 from inframind_gym.errors import InfraMindError
 from inframind_gym.files import replace_text
 
@@ -40,3 +41,16 @@ def test_what_is_no_plain_file_stays_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(InfraMindError, match="cannot be written"):
         replace_text(tmp_path, "a folder")
     assert tmp_path.is_dir()
+
+
+def test_lines_of_long_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    with progress.ProgressReport(600, 0, "embedding", "texts") as report:
+        for clock[0] in (4.0, 12.0, 15.0):
+            report.advance(200)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "embedding: 67 % (400/600 texts), 12 s, about 6 s left\n"

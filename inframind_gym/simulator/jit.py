@@ -141,7 +141,9 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 _NUMBERS: Final = (np.bool_, np.int32, np.int64, np.uint32, np.float32, np.float64)
 _ITEMS: Final = {NDArray[item]: item for item in _NUMBERS}  # type: ignore[valid-type]
-_hints_of: Final = cache(partial(get_type_hints, include_extras=True))  # it evaluates texts
+_hints_of: Final[Callable[[Any], dict[str, Any]]] = cache(
+    partial(get_type_hints, include_extras=True)  # which evaluates texts
+)
 
 
 def zeros(kind: type[V], sizes: Mapping[str, int], **parts: Any) -> V:

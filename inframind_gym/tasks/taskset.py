@@ -70,7 +70,7 @@ class TaskSet:
         for field in _COLUMNS:
             column = getattr(self, field)
             is_array = isinstance(column, np.ndarray)
-            columns[field] = column[rows] if is_array else tuple(column[i] for i in order)
+            columns[field] = column[rows] if is_array else tuple(map(column.__getitem__, order))
         return TaskSet(name=self.name, **columns)
 
 

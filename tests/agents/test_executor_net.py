@@ -33,11 +33,6 @@ def decisions(n=7, seed=0):
     return contexts, rng.random((n, 11)).astype(np.float32)
 
 
-def run_torch(net, contexts, resource):
-    texts = QUERIES[contexts["task"]], ROLES[contexts["role"]], resource
-    return net(*map(torch.from_numpy, texts))
-
-
 def test_layers_are_the_published_ones():
     weights = {n: w.shape for n, w in weights_of(make_net()).items() if w.ndim == 2}
     assert weights == {
@@ -55,7 +50,8 @@ def test_layers_are_the_published_ones():
 def test_numpy_plays_the_network_and_its_ablations_as_torch_trains_them(changes):
     net = make_net(**changes)
     contexts, resource = decisions()
-    expected = run_torch(net, contexts, resource)[0].detach().numpy()
+    seen = QUERIES[contexts["task"]], ROLES[contexts["role"]], resource
+    expected = net(*map(torch.from_numpy, seen))[0].detach().numpy()
     weights = weights_of(net)
     played = {n: w.shape for n, w in weights.items() if "value" not in n}
     assert played == executor_shapes(5, 3, 10, **changes)

@@ -42,13 +42,9 @@ def settings(*changes: str) -> PpoLagrangianConfig:
     return config
 
 
-def world_of(config: PpoLagrangianConfig, queries: int = 400) -> World:
-    [place] = config.env.among(config.worlds)
-    return World(config, place, "train", queries)
-
-
 def begun(config: PpoLagrangianConfig, queries: int = 400) -> tuple[World, Learner]:
-    world = world_of(config, queries)
+    [place] = config.env.among(config.worlds)
+    world = World(config, place, "train", queries)
     learner = Learner(config, 0, [world])
     with torch.no_grad():  # a network that says something
         learner.net.w["out"].normal_(0.0, 0.1, generator=torch.Generator().manual_seed(1))

@@ -46,15 +46,10 @@ def short(name: str, *changes: str) -> Any:
     return read_config(name, [*BASELINES[name], *changes])[1]
 
 
-@pytest.fixture(scope="module", params=BASELINES)
-def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any]:
-    """(name, folder of a short training, its result)."""
-    out = tmp_path_factory.mktemp("runs") / request.param
-    return request.param, out, train(short(request.param), Run(out, seed=1))
-
-
-def test_a_short_training_is_played_and_not_repeated(trained: tuple[str, Path, Any]) -> None:
-    name, out, result = trained
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_short_training_is_played_and_not_repeated(name: str, tmp_path: Path) -> None:
+    out = tmp_path / name
+    result = train(short(name), Run(out, seed=1))
     assert result["timesteps"] >= 96 and result["episodes"] > 0 and result["last_mean_return"]
     assert (out / "metrics.jsonl").is_file()
     before = (out / "best" / checkpoint.MODEL_FILE).read_bytes()

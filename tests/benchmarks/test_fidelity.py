@@ -57,13 +57,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def made_up_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log("A made-up server", Limits(16, 1024), "llama-3.1-8b", "RTX-4090", 1)
-    monkeypatch.setattr(fidelity, "LOGS", {"log.jsonl": log})
-    monkeypatch.setattr(fidelity, "LOG_LIMITS", (1.0, 1e-9, 5.0))
-
-
 def call(data: Path, out: Path) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, ["fidelity", str(data), "--out", str(out), "--seeds", "1"])
     return result.exit_code, result.stdout, result.stderr
@@ -72,6 +65,9 @@ def call(data: Path, out: Path) -> tuple[int, str, str]:
 def test_the_page_is_filled_and_stays_the_same(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    log = Log("A made-up server", Limits(16, 1024), "llama-3.1-8b", "RTX-4090", 1)
+    monkeypatch.setattr(fidelity, "LOGS", {"log.jsonl": log})
+    monkeypatch.setattr(fidelity, "LOG_LIMITS", (1.0, 1e-9, 5.0))
     page = tmp_path / "fidelity.md"
     page.write_text(PAGE, encoding="utf-8")
     off = {f"{error}_median": 4.0 for error in ERRORS}

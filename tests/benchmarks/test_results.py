@@ -1,4 +1,4 @@
-"""Records of boards and the pages that are made of them."""
+"""Records of boards and the pages that are made of them; the benchmark of speed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import agents
 from benchmarks.results import read_board, record, refresh_pages, scenarios_table
+from benchmarks.speed import measure
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.board import leaderboard, load_results
 from inframind_gym.evaluation.runner import run
@@ -22,23 +23,18 @@ from tests.evaluation.test_tracks import suite
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two policies, one of them trained twice."""
-    folder = tmp_path_factory.mktemp("results")
-    trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash")
-    fits = {"random": {"mine/plain": Fit(policy=trainings, queries=7)}}
-    add_fits(folder / "refits.yaml", 10, fits)
-    run(suite(folder, refits=str(folder / "refits.yaml"), loads=[0.5]), folder / "standard")
-    return folder
-
-
 def test_committed_pages_are_up_to_date_with_the_records() -> None:
     refreshed = (of(ROOT / "docs", check=True) for of in (refresh_pages, agents.refresh_pages))
     assert not any(refreshed), "run `python -m benchmarks results`"
 
 
-def test_a_record_has_the_board_and_every_episode(folder: Path, tmp_path: Path) -> None:
+def test_a_record_has_the_board_and_every_episode(tmp_path: Path) -> None:
+    """Of a run of two policies, one of them trained twice."""
+    (folder := tmp_path / "results").mkdir()
+    trainings = ("static:llama-3b:Flash", "static:llama-8b:Flash")
+    fits = {"random": {"mine/plain": Fit(policy=trainings, queries=7)}}
+    add_fits(folder / "refits.yaml", 10, fits)
+    run(suite(folder, refits=str(folder / "refits.yaml"), loads=[0.5]), folder / "standard")
     out = record(folder / "standard", tmp_path)
     board, whole = read_board("standard", tmp_path), leaderboard(load_results(folder / "standard"))
     for row, other in zip(board["tracks"], whole["tracks"], strict=True):
@@ -60,6 +56,13 @@ def test_a_record_has_the_board_and_every_episode(folder: Path, tmp_path: Path) 
     record(folder / "standard", tmp_path)
     assert {path: path.read_bytes() for path in out.iterdir()} == before
     assert "mine/plain" in scenarios_table(board)
+
+
+def test_a_figure_of_speed_is_measured_here_and_there() -> None:
+    (row,) = measure(["import"], 1, ".")
+    assert row[0] == "import inframind_gym"
+    assert all(cell.endswith(" s") for cell in row[1:3])
+    assert float(row[3].partition(" ")[0]) > 0.0
 
 
 def test_a_training_is_recorded_by_update(tmp_path: Path) -> None:

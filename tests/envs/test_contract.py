@@ -108,17 +108,13 @@ def test_registering_again_is_harmless() -> None:
 
 @each_id
 def test_the_constructors_name_every_argument(name: str) -> None:
-    env, batch = (gym.envs.registration.load_env_creator(e) for e in entry_points(name))
+    entry = ENVIRONMENTS[f"InfraMind-{name}-v0"]
+    assert entry.vector is not None
+    env, batch = map(gym.envs.registration.load_env_creator, (entry.single, entry.vector))
     fields = set(env.arguments.model_fields)  # type: ignore[attr-defined]
     assert set(inspect.signature(env).parameters) == fields | {"render_mode"}
     others = {"num_envs", "num_threads"}
     assert set(inspect.signature(batch).parameters) == fields | others
-
-
-def entry_points(name: str) -> tuple[str, str]:
-    entry = ENVIRONMENTS[f"InfraMind-{name}-v0"]
-    assert entry.vector is not None
-    return entry.single, entry.vector
 
 
 @each_case

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from inframind_gym.evaluation.store import digest_of, finished_ids, read_cells, 
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.simple import LeastLoadedPolicy, SpillPolicy
+from tests.conftest import until
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = "tests.evaluation.policies_under_test"
@@ -116,10 +116,7 @@ def test_a_killed_process_is_continued_by_the_same_command(
     process = subprocess.Popen(
         line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 120
-    while not finished_ids(cut):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: finished_ids(cut), 120.0)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
     if how == signal.SIGINT and process.returncode:

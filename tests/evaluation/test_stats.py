@@ -17,12 +17,6 @@ def test_interval_of_a_mean_is_the_t_interval() -> None:
     )
 
 
-def matrix(rng: np.random.Generator, trainings: int, spread: float) -> np.ndarray:
-    """Scores (trainings, 5 episodes) whose true mean is 0."""
-    of_training = spread * rng.normal(size=(trainings, 1)) if trainings > 1 else np.zeros((1, 1))
-    return of_training + rng.normal(size=(1, 5)) + 0.3 * rng.normal(size=(trainings, 5))
-
-
 @pytest.mark.parametrize(("trainings", "spread"), [(1, 0.0), (5, 0.1), (5, 1.0), (5, 10.0)])
 def test_interval_over_trainings_and_episodes_covers_the_truth(
     trainings: int, spread: float
@@ -30,7 +24,9 @@ def test_interval_over_trainings_and_episodes_covers_the_truth(
     rng = np.random.default_rng(4)
     covered = 0
     for _ in range(300):
-        scores = matrix(rng, trainings, spread)
+        # (trainings, 5 episodes), whose true mean is 0.
+        scores = spread * rng.normal(size=(trainings, 1)) if trainings > 1 else np.zeros((1, 1))
+        scores = scores + rng.normal(size=(1, 5)) + 0.3 * rng.normal(size=(trainings, 5))
         episodes = resample_counts(rng, 5, 800) / 5
         of = resample_counts(rng, trainings, 800) / trainings
         draws = np.einsum("bt,ts,bs->b", of, scores, episodes)

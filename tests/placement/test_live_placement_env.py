@@ -16,6 +16,8 @@ pytest.importorskip("aiohttp")
 from inframind_gym.cli import app
 from inframind_gym.envs.live import PlacementLiveEnv
 from inframind_gym.envs.placement import PlacementEnv
+from inframind_gym.live import config
+from inframind_gym.live.config import PlacementLiveConfig
 from inframind_gym.live.placement.cluster import LivePlacement
 from tests.placement.live_toys import MODELS, Pretended
 from tests.placement.toys import write_demand
@@ -89,7 +91,13 @@ def test_spaces_infos_and_records_are_those_of_the_simulation(arguments: dict[st
         env.step(np.zeros(2, np.int64))
 
 
-def test_the_command(arguments: dict[str, Any]) -> None:
+class Quick(PlacementLiveConfig):
+    routing_interval_s: float = 0.1
+    decision_interval_s: float = 0.2
+
+
+def test_the_command(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "PlacementLiveConfig", Quick)
     given = ["--pool", "cpu-tiny", "--demand", arguments["demand"], "--state", arguments["state"]]
     given += ["--decisions", "1"]
     own = ["--policy", "inframind_gym.policies.placement:RandomPlacement"]

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("fastapi")
 from inframind_gym.studio.runs import Launcher, Ways
 from inframind_gym.teams.runs import Run, RunStore
+from tests.conftest import until
 
 TOKEN = "a token of sufficient length"
 TASK = {"task": "Write."}
@@ -37,10 +38,7 @@ def launcher(store: RunStore) -> Iterator[Launcher]:
 
 def until_over(launcher: Launcher, run_id: str, longest_s: float = 120.0) -> Run:
     """Wait for the end of a run."""
-    last_s = time.monotonic() + longest_s
-    while run_id in launcher.owned():
-        assert time.monotonic() < last_s
-        time.sleep(0.02)
+    until(lambda: run_id not in launcher.owned(), longest_s)
     return launcher.store.get_run(run_id)
 
 

@@ -240,7 +240,10 @@ def test_formulas_are_compared_by_what_they_mean(
     ],
 )
 @pytest.mark.parametrize("kind", ["number", "expression", "choice", "tests"])
-def test_hostile_texts_are_wrong_in_time(formulas: Sandbox, kind: str, text: str) -> None:
+def test_hostile_texts_are_wrong_in_time(
+    formulas: Sandbox, kind: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxes, "_FORMULA_S", 1)
     value = {"choice": "B", "tests": "assert f(1) == 2"}.get(kind, "7")
     answer = Answer(kind, value, ("x", "y"), "f")  # type: ignore[arg-type]
     started = time.process_time()

@@ -93,7 +93,8 @@ def serving(app: Any, most_connections: int) -> Iterator[int]:
 def running(
     folder: Path, script: Script = lambda request, number: Answer("42"), **settings: Any
 ) -> Iterator[Rig]:
-    """A gateway on a free port, until the end of the block."""
+    """A gateway on a free port, with places for two teams, until the end of the block."""
+    settings["limits"] = {"max_teams": 2, **settings.get("limits", {})}
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(five(script))
         path = pool_file(folder, [server.url for server in servers])

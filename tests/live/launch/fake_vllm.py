@@ -1,4 +1,4 @@
-"""A stand-in for an interpreter that has vLLM: starts, fails and ends like it.
+"""A stand-in for an interpreter that has vLLM: starts, fails and ends like it, and imports little.
 
 Called as `fake_vllm.py -m vllm.entrypoints.openai.api_server ...`; has an engine in a process of
 its own, which outlives an API server that is killed. `--fake=...` among the arguments:
@@ -7,8 +7,6 @@ its own, which outlives an API server that is killed. `--fake=...` among the arg
     silent   never answers
     stubborn ignores SIGTERM, and so does its engine
     deaf     closes its port when its engine ends, and hangs
-
-It imports nothing but Python's own modules: a test starts many.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from inframind_gym.live.client import LoopThread
 from inframind_gym.live.simulated.answers import AnswerLengths
 from inframind_gym.live.simulated.server import Engine, ModelServer, reset
 from inframind_gym.simulator.server.pool import load_pool
+from tests.conftest import until as until
 
 
 @dataclass
@@ -235,14 +236,6 @@ class FakeServer(ModelServer):
             await response.write(b"{")
             reset(request.transport)
         return response
-
-
-def until(condition: Callable[[], object], wait_s: float = 60.0) -> None:
-    """Wait for something that happens soon, if at all."""
-    over_s = time.monotonic() + wait_s
-    while not condition():
-        assert time.monotonic() < over_s, "it never came to that"
-        time.sleep(0.005)
 
 
 def records(log: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,15 +127,26 @@ RIGHT_ANSWERS = [
 ]
 
 
+def holds(code: str, tests: str, error: type[Exception]) -> bool:
+    """Whether tests of ours pass in Python itself."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            exec(f"{code}\n{tests}", {})
+    except error:
+        return False
+    return True
+
+
 def test_the_tests_of_hostile_answers_can_pass(sandbox: Sandbox) -> None:
+    """With the first right answer with which they pass in Python itself."""
     snippets = [each for name in ("FORGED", "SILENT", "POSSIBLE") for each in GROUPS[name]]
-    left = {(each.answer.value, each.answer.entry_point): each for each in snippets}
-    assert len(left) > 60
-    for code in RIGHT_ANSWERS:
-        found = verdicts(sandbox, (each._replace(code=code) for each in left.values()))
-        passed = {name for name, verdict in found if verdict.passed}
-        left = {key: each for key, each in left.items() if each.name not in passed}
-    assert [each.name for each in left.values()] == []
+    different = {(each.answer.value, each.answer.entry_point): each for each in snippets}
+    assert len(different) > 60
+    for (tests, _), each in different.items():
+        code = next(code for code in RIGHT_ANSWERS if holds(code, tests, Exception))
+        different[tests, each.answer.entry_point] = each._replace(code=code)
+    found = verdicts(sandbox, different.values())
+    assert [(name, verdict.reason) for name, verdict in found if not verdict.passed] == []
 
 
 MONEY = (
@@ -194,12 +206,8 @@ USER_DICT = "from collections import UserDict\ndef f(x): return UserDict(a=x)"
     ],
 )
 def test_asserts_are_decided_as_python_does(sandbox: Sandbox, code: str, tests: str) -> None:
-    try:
-        exec(f"{code}\n{tests}", {})
-        holds = True
-    except AssertionError:
-        holds = False
-    assert sandbox.run_tests(code, asks(tests)).passed is holds
+    found = sandbox.run_tests(code, asks(tests)).passed
+    assert found is holds(code, tests, AssertionError)
 
 
 @pytest.fixture
