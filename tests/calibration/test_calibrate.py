@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +122,8 @@ def test_what_made_the_log_is_recovered(tmp_path: Path) -> None:
 
 
 def test_the_unseen_part_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = partial(minimise, evaluations=60)  # of every search
-    monkeypatch.setattr(server_card, "minimise", lambda *of, evaluations, **x: short(*of, **x))
+    few = {"evaluations": 60}  # of every search
+    monkeypatch.setattr(server_card, "minimise", lambda *of, **x: minimise(*of, **(x | few)))
     lines = rows(card())
     seen = explained(tmp_path, lines)
     for each in lines[60:]:
