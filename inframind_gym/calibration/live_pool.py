@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from inframind_gym.calibration.request_log import one_speed
 from inframind_gym.calibration.server_card import minimise
 from inframind_gym.configs import find_config
 from inframind_gym.errors import ConfigError, InfraMindError
@@ -50,12 +51,12 @@ def read_calls(path: Path, pool: PoolConfig) -> Calls:
         end_s = line.get("last_token_ts") or line.get("end_ts")
         times = line.get("sent_ts"), end_s, line.get("first_token_ts") or math.nan
         counts = line.get("input_toks"), line.get("output_toks"), line.get("priority") or 0.0
-        row: tuple[Any, ...] = (*times, *counts)
+        row: tuple[Any, ...] = (*times, *counts, line.get("speed", 1.0))
         if line.get("status") not in ("ok", "truncated", "whole") or None in row:
             continue
         try:
             sent_s, end_s, first_s, *numbers = map(float, row)
-            if not np.isfinite([sent_s, end_s, *numbers]).all():
+            if not np.isfinite([sent_s, end_s, *numbers]).all() or numbers[-1] <= 0.0:
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
             raise ConfigError(f"{path}, line {number}: a time or a count is no number") from None
@@ -66,11 +67,12 @@ def read_calls(path: Path, pool: PoolConfig) -> Calls:
             f"{path}: holds no answered call of a model of pool {pool.name!r}; its models: {known}"
         )
     rows.sort(key=lambda row: row[1])
-    model, sent_s, end_s, first_s, prompt, output, priority = np.array(rows).T
-    calls, began_s = np.zeros(len(rows), CALL), sent_s.min()
+    *columns, speeds = np.array(rows).T
+    model, sent_s, end_s, first_s, prompt, output, priority = columns
+    speed, calls, began_s = one_speed(speeds, path), np.zeros(len(rows), CALL), sent_s.min()
     calls["model"], calls["prompt_tokens"], calls["output_tokens"] = model, prompt, output
-    calls["submit_s"], calls["finish_s"] = sent_s - began_s, end_s - began_s
-    calls["first_token_s"], calls["priority"] = first_s - began_s, priority
+    calls["submit_s"], calls["finish_s"] = (sent_s - began_s) * speed, (end_s - began_s) * speed
+    calls["first_token_s"], calls["priority"] = (first_s - began_s) * speed, priority
     return calls
 
 
@@ -155,7 +157,9 @@ def pool_yaml(source: str, fitted: PoolConfig, origin: str) -> str:
     """Return the text of a pool's file, with the cards of `fitted`; a comment has their origin."""
     path = Path(find_config("pools", source))
     data, _ = read_yaml(path)
-    data["name"] = f"{fitted.name}-fitted"
+    data["name"] = f"{fitted.name[:57]}-fitted"  # 64 characters at most
+    if str(data.get("description", "")).startswith("Estimated: "):
+        data["description"] = data["description"].replace("Estimated", "Fitted", 1)
     for entry, gpu in zip(data["gpus"], fitted.gpus, strict=True):
         if gpu.colocation_slowdown:
             entry["colocation_slowdown"] = float(f"{gpu.colocation_slowdown:.4g}")

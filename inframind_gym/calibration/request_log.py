@@ -16,6 +16,7 @@ several models or of requests that failed: those are left out.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +53,7 @@ class LogLine(BaseModel):
     first_token_ts: _Seconds
     last_token_ts: _Seconds
     sent_ts: _Seconds | None = None  # of a client's log; None in a server's
+    speed: Annotated[float, Field(gt=0, le=1e4)] = 1.0  # of simulated servers, over the client's
     unscheduled: bool = False  # `queued_ts` and `scheduled_ts` are the client's `sent_ts`
 
     @model_validator(mode="before")
@@ -165,10 +167,15 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
         raise ConfigError(f"{path}: holds no answered request; expected one JSON object a line")
     rows.sort(key=lambda row: row.arrival_time)
 
+    speed = one_speed([row.speed for row in rows], path)
+
     def column(name: str) -> Array:
         return np.array([getattr(row, name) for row in rows], np.float64)
 
-    queued_ts, arrival_time = column("queued_ts"), column("arrival_time")
+    def times(name: str, first: str) -> Array:
+        since_s: Array = column(name) - column(first)[0]
+        return since_s * speed
+
     unscheduled = any(row.unscheduled for row in rows)
     return RequestLog(
         name=path.name,
@@ -176,10 +183,18 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
         ids=tuple(row.request_id for row in rows),
         prompt_tokens=column("input_toks").astype(np.int64),
         output_tokens=column("output_toks").astype(np.int64),
-        arrival_s=arrival_time - arrival_time[0],
-        queued_s=queued_ts - queued_ts[0],
-        scheduled_s=column("scheduled_ts") - (np.nan if unscheduled else queued_ts[0]),
-        first_token_s=column("first_token_ts") - queued_ts[0],
-        last_token_s=column("last_token_ts") - queued_ts[0],
+        arrival_s=times("arrival_time", "arrival_time"),
+        queued_s=times("queued_ts", "queued_ts"),
+        scheduled_s=times("scheduled_ts", "queued_ts") * (np.nan if unscheduled else 1.0),
+        first_token_s=times("first_token_ts", "queued_ts"),
+        last_token_s=times("last_token_ts", "queued_ts"),
         failed=failed,
     )
+
+
+def one_speed(speeds: Sequence[float] | Array, path: Path) -> float:
+    """Return the speed of all lines of a log; a ConfigError if there are several."""
+    if len(known := np.unique(speeds).tolist()) > 1:
+        both = f"{known[0]:g} and {known[-1]:g}"
+        raise ConfigError(f"{path}: was recorded at the speeds {both}: give the lines of one")
+    return float(known[0])

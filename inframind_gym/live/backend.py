@@ -165,13 +165,8 @@ class VllmServers(Connections):
         self.log = None if log is None else RequestLogWriter(log)
         self.judges = ThreadPoolExecutor(os.cpu_count(), "vllm-judge")
         self._backend: VllmBackend | None = None
-        super().__init__(
-            servers,
-            settings,
-            LoopThread("vllm-pool"),
-            poll_s=config.metrics_poll_s,
-            on_change=self._changed,
-        )
+        loop, poll_s = LoopThread("vllm-pool"), config.metrics_poll_s
+        super().__init__(servers, settings, loop, poll_s=poll_s, on_change=self._changed)
 
     def open(
         self,
@@ -295,11 +290,7 @@ class VllmBackend:
         if self._closed:
             return
         self._closed = True
-
-        async def cancel() -> None:
-            await cancel_all(self._tasks)
-
-        self.servers.loop.run(cancel())
+        self.servers.loop.run(cancel_all(self._tasks))
         for call, submit_s in list(self._open.values()):  # never begun
             self._finish(call, ChatResult(submit_s), None)
 

@@ -207,8 +207,9 @@ def up(
         launches = launcher.up(timeout_s=timeout, watch=show)
     failed = [launch for launch in launches if launch.phase == "failed"]
     for log in dict.fromkeys(launch.log for launch in failed if launch.log is not None):
-        console.print(f"\nThe last lines of {log}:")
-        for line in last_lines(log, _MOST_LINES):
+        lines = last_lines(log, _MOST_LINES)
+        console.print(f"\nThe last lines of {log}:" if lines else f"\n{log} is empty.")
+        for line in lines:
             console.print(f"  {line}", style="dim")
     if failed:
         console.print("\nEverything that this command started was stopped.")
@@ -272,20 +273,27 @@ def status(
 def down(pool: PoolOption, state: StateOption = None) -> None:
     """Stop what `up` started: each server with all its processes, and nothing else.
 
-    A pool whose file is gone or broken is stopped by its name.
+    So is what a `place` that was killed has left. A pool whose file is gone or broken is stopped by
+    its name. Ctrl-C kills what has not ended.
     """
     require_live()
     from inframind_gym.live.processes import StartedServers, state_folder
 
-    name = pool
-    if not (state_folder(state) / name / "state.json").is_file():
+    folder, name = state_folder(state), pool
+    if not (folder / name / "state.json").is_file():
         name = load_pool(pool).name
-    stopped = StartedServers(name, state).down()
-    for each in stopped:
-        how = "killed: it did not end by itself" if each.killed else "stopped"
-        how = how if each.processes else "had ended already"
-        typer.echo(f"{each.alias}: {how} (process {each.pid}, {each.processes} in all)")
-    if not stopped:
+    placed = sorted(path.parent.name for path in folder.glob(f"{name}+*+*/state.json"))
+    placement, count = StartedServers(f"{name}+placement", state), 0
+    with _interruptible(Console(), "What had not ended was killed."):
+        for part in (name, *placed):
+            with placement.locked() if part in placed else contextlib.nullcontext():
+                stopped = StartedServers(part, state).down()
+            for each in stopped:
+                how = "killed: it did not end by itself" if each.killed else "stopped"
+                how = how if each.processes else "had ended already"
+                typer.echo(f"{each.alias}: {how} (process {each.pid}, {each.processes} in all)")
+            count += len(stopped)
+    if not count:
         typer.echo("Nothing to stop: no server of this pool was started here.")
 
 

@@ -163,8 +163,7 @@ class Guard:
         probes: Collection[str] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._app, self._admit, self._refuse = app, admit, refuse
-        self._probes = probes
+        self._app, self._admit, self._refuse, self._probes = app, admit, refuse, probes
         self._loopback_only, self._most_bytes = loopback_only, most_bytes
         self._headers = [(n.encode(), value.encode()) for n, value in (headers or {}).items()]
 

@@ -108,8 +108,9 @@ class StartedServers:
         except FileNotFoundError:
             content = ()
         except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is damaged"
             raise InfraMindError(
-                f"{self._file}: cannot be read: {error}. See with ps which servers run, stop them, "
+                f"{self._file}: cannot be read: {why}. See with ps which servers run, stop them, "
                 "and remove the file."
             ) from None
         self.servers = {server.alias: server for server in content}
@@ -156,19 +157,22 @@ class StartedServers:
         """Stop servers, and drop those that are gone from `servers`.
 
         SIGTERM to each leader, which ends its members, and to members without one; SIGKILL to what
-        is left after `grace_s`, or at once on a KeyboardInterrupt, which is not raised. Processes
-        of other users, or that hang in the kernel, can survive.
+        is left after `grace_s`, or at once on a KeyboardInterrupt, which is raised in the end.
+        Processes of other users, or that hang in the kernel, can survive.
         """
+        interrupt: KeyboardInterrupt | None = None
         servers = list(servers)
         members = {server.alias: server.members() for server in servers}
         everything = [process for running in members.values() for process in running]
         leaders = {server.pid for server in servers}
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             for running in members.values():
                 led = bool(running) and running[0].pid in leaders
                 _signal(running[:1] if led else running, signal.SIGTERM)
             psutil.wait_procs([each for each in everything if each.pid in leaders], grace_s)
             psutil.wait_procs(everything, min(grace_s, _ORPHAN_S))
+        except KeyboardInterrupt as pressed:
+            interrupt = pressed
         stubborn = {server.alias: server.members() for server in servers}
         killed = [process for running in stubborn.values() for process in running]
         _signal(killed, signal.SIGKILL)
@@ -177,6 +181,8 @@ class StartedServers:
             if not server.members():
                 self.servers.pop(server.alias, None)
         self.write()
+        if interrupt is not None:
+            raise interrupt
         return [
             Stopped(each.alias, each.pid, len(members[each.alias]), bool(stubborn[each.alias]))
             for each in servers

@@ -18,6 +18,7 @@ of this machine's monotonic clock. An unknown value is null.
     priority         as sent; null: none
     error            the failure, in words
     episode, call, query, task, topology, node, phase, role, strategy, max_tokens   of the call
+    speed            of a gateway's line: seconds of the servers a second of the times here
     right            whether the answer was; null: not graded
 """
 

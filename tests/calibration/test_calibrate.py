@@ -83,6 +83,10 @@ def test_a_clients_log(tmp_path: Path) -> None:
     timed = [clients_line(i, queued_ts=500.1 + i, scheduled_ts=500.6 + i) for i in (1, 0, 2)]
     assert read_log(write(tmp_path, timed)).has_schedule
     assert not read_log(write(tmp_path, [*timed, clients_line(3)])).has_schedule
+    simulated = [each | {"speed": 2} for each in timed]
+    np.testing.assert_allclose(read_log(write(tmp_path, simulated)).arrival_s, [0.0, 2.0, 4.0])
+    with pytest.raises(InfraMindError, match="at the speeds 1 and 2"):
+        read_log(write(tmp_path, [*simulated, clients_line(3)]))
 
 
 # Cards

@@ -64,7 +64,7 @@ def test_true_cards_have_no_mismatch_and_too_few_calls_are_refused() -> None:
         fit_pool(TRUTH, calls[: LEAST_CALLS - 1])
 
 
-@pytest.mark.parametrize("wrong", [{"sent_ts": math.nan}, {"output_toks": "nan"}, {"end_ts": "x"}])
+@pytest.mark.parametrize("wrong", [{"sent_ts": math.nan}, {"speed": 0.0}, {"end_ts": "x"}])
 def test_a_log_with_what_is_no_number_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     line = {"model": TRUTH.aliases[0], "status": "ok", "sent_ts": 1.0, "end_ts": 2.0}
     line |= {"input_toks": 9, "output_toks": 9} | wrong
@@ -74,20 +74,23 @@ def test_a_log_with_what_is_no_number_is_refused(wrong: dict[str, Any], tmp_path
 
 
 def test_a_gateways_log_fits_its_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every other answer was not streamed, one model has few calls, one request was refused."""
+    """At speed 2; every other answer was whole, one model has few calls, one was refused."""
     monkeypatch.setattr(live_pool, "EVALUATIONS", 800)
     calls = answered(400)
     rare = np.flatnonzero(calls["model"] == 4)[3:]
     lines: list[dict[str, Any]] = [{"request_id": "x", "model": None, "status": "refused"}]
     for k, call in enumerate(np.delete(calls, rare)):
-        times = {name: 1e3 + float(call[f"{name}_s"]) for name in ("submit", "finish")}
+        times = {name: 1e3 + float(call[f"{name}_s"]) / 2 for name in ("submit", "finish")}
         line = {"model": TRUTH.aliases[call["model"]], "sent_ts": times["submit"]}
         line |= {"input_toks": int(call["prompt_tokens"]), "end_ts": times["finish"]}
         line |= {"output_toks": int(call["output_tokens"]), "priority": float(call["priority"])}
-        first = {} if k % 2 else {"first_token_ts": 1e3 + float(call["first_token_s"])}
-        lines.append(line | first | {"status": "whole" if k % 2 else "ok"})
+        first = {} if k % 2 else {"first_token_ts": 1e3 + float(call["first_token_s"]) / 2}
+        lines.append(line | first | {"speed": 2.0} | {"status": "whole" if k % 2 else "ok"})
     (tmp_path / "access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = read_calls(tmp_path / "access.jsonl", TRUTH)
+    assert read["finish_s"][0] == pytest.approx((calls["finish_s"] - calls["submit_s"])[0])
     wrong = other_cards().model_dump(mode="json", exclude_none=True)
+    wrong |= {"name": "x" * 62, "description": "Estimated: five models"}
     for entry in wrong["models"]:
         entry["server"]["evidence"] = {"sequences": [1, 2], "new_tokens": [1, 2]}
     exact = wrong["models"][4]["server"]["step"]["base_s"] = 0.012345678
@@ -101,7 +104,7 @@ def test_a_gateways_log_fits_its_pool(tmp_path: Path, monkeypatch: pytest.Monkey
     assert figures["kept"] == [TRUTH.aliases[4]]
     assert figures["checked"]["fitted"] < 0.7 * figures["checked"]["before"]
     fitted = load_pool(out)
-    assert fitted.name == f"{TRUTH.name}-fitted"
+    assert fitted.name == "x" * 57 + "-fitted" and fitted.description == "Fitted: five models"
     evidence = [model.server.evidence is None for model in fitted.models]
     assert evidence == [True] * 4 + [False] and fitted.models[4].server.step.base_s == exact
     for more, message in (

@@ -170,7 +170,7 @@ class TimedPolicy:
             InfraMindError: it gave no valid one, or none in time.
         """
         if time.monotonic() < self._rests_until_s:
-            raise InfraMindError("it hung, and is not asked for a minute")
+            raise InfraMindError("the policy hung, and is not asked for a minute")
         row = context[0]
         left_s = float(row["arrival_s"] + row["budget_s"] - row["time_s"])
         task, role = int(row["task"]), -1 if row["kind"] == PLAN else int(row["role"])
@@ -184,7 +184,7 @@ class TimedPolicy:
                 actions = self._policy.act_batch(seen, context, ROW)
         except HungError:
             self._rests_until_s = time.monotonic() + _REST_S
-            raise InfraMindError(f"it did not decide in {self.limit_s:g} s") from None
+            raise InfraMindError(f"the policy did not decide in {self.limit_s:g} s") from None
         action: NDArray[np.int64] = check_actions(actions, self._highs, 1)[0]
         return action
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 AUTO: Final = "inframind/auto"
 TEAM: Final = "inframind/team"
 _STRUCTURED: Final = ("tools", "response_format", "structured_outputs")  # take no instruction
-_AGAIN_S: Final = 5.0  # until a client should try again while no server is up
+AGAIN_S: Final = 5.0  # until a client should try again while no server is up
 
 # Metrics for Prometheus. Names and labels are those of a router's metrics (`envs/exporter.py`)
 # where it has the same, so that one dashboard shows both; a request counts as a query. Text that
@@ -179,7 +179,7 @@ class Gateway:
         up = usable & ~excluded or usable  # a failed server again rather than none
         if not up:
             words = "no server of this model is up"
-            raise RequestError(503, "no_server", words, retry_after_s=_AGAIN_S)
+            raise RequestError(503, "no_server", words, retry_after_s=AGAIN_S)
         world = World(self.now_s(), up, self.in_flight, self.telemetry())
         predicted_s = self.predictor.latency_s(
             world.telemetry, self.in_flight, query.prompt_bytes, query.max_tokens
@@ -197,13 +197,18 @@ class Gateway:
             )
         return world, predicted_s
 
-    def choose(self, query: Query, excluded: int, *, admit: bool) -> Attempt:
-        """Choose a server for a request, see `look`; a RequestError if there is none."""
+    def choose(self, query: Query, excluded: int, shorter: int = 0, *, admit: bool) -> Attempt:
+        """Choose a server for a request, see `look`; a RequestError if there is none.
+
+        Only servers that take more than `shorter` tokens are looked at.
+        """
         auto, every = query.model == AUTO, (1 << len(self.pool.models)) - 1
         wanted = every if auto else self.names.get(query.model, 0)
         if not wanted:
             words = f"no such model; there are: {', '.join(self.models)}"
             raise RequestError(404, "model_not_found", words)
+        lengths = [model.server.max_model_len for model in self.pool.models]
+        wanted &= sum(1 << m for m, length in enumerate(lengths) if length > shorter)
         world, predicted_s = self.look(query, wanted, excluded, admit=admit)
         arrival_s = self.at_s(query.arrived_s)
         decision = Decision(int(predicted_s.argmin()), -1, arrival_s + query.budget_s)

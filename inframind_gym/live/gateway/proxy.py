@@ -138,6 +138,7 @@ class Exchange:
             budget_s=query.budget_s,
             predicted_s=None if attempt is None else round(attempt.predicted_s, 3),
             http=self.http,
+            speed=self.gateway.config.speed,
         )
         if result.answered and result.first_token_s is None:
             line["status"] = "whole"
@@ -147,18 +148,25 @@ class Exchange:
 
     async def _try_servers(self) -> None:
         """Try servers until one answers; a RequestError if none does."""
-        excluded = 0
+        excluded = shorter = 0
         failed: RequestError | None = None
         while failed is None or self.result.attempts < self.gateway.config.limits.attempts:
             try:
-                attempt = self.gateway.choose(self.query, excluded, admit=failed is None)
+                attempt = self.gateway.choose(self.query, excluded, shorter, admit=failed is None)
             except RequestError as refused:
                 raise failed or refused from None
             if self.attempt is not None:
                 self.gateway.metrics.count("call_retries", self.attempt.alias)
             if excluded >> attempt.server & 1:
                 await asyncio.sleep(_PAUSE_S * 2.0**self.result.attempts)
-            await self.make(attempt)
+            try:
+                await self.make(attempt)
+            except RequestError as refused:
+                if self.result.status != "too_long":
+                    raise
+                failed = refused
+                shorter = self.gateway.pool.models[attempt.server].server.max_model_len
+                continue
             result = self.result
             if result.answered or self.complete:
                 return
@@ -170,7 +178,7 @@ class Exchange:
                 retry_after_s=1.0,
                 headers=self._headers(attempt),
             )
-            if self.http:  # part of a stream was sent
+            if self.http or not result.retryable:  # part of a stream was sent, or time is over
                 break
         raise failed
 
@@ -200,10 +208,14 @@ class Exchange:
         code, name = result.http_status or 0, "server_refused"
         if result.status == "rejected" and code not in _REFUSALS:  # another server may take it
             result.end("error", result.error, result.detail)
-        words = f"{attempt.alias} refuses this request (HTTP {code}): check its fields"
+        field = result.detail.partition(":")[0]
+        fields = f"its field {field!r}" if field in query.body else "its fields"
+        words = f"{attempt.alias} refuses this request (HTTP {code}): check {fields}"
         if result.status == "too_long":
             code, name = 400, "context_length_exceeded"
-            words = f"the prompt is longer than {attempt.alias} takes: {max_model_len} tokens"
+            bound = attempt.body.get("max_completion_tokens") or attempt.body.get("max_tokens")
+            what = f"prompt and max_tokens ({bound}) together are" if bound else "the prompt is"
+            words = f"{what} longer than {attempt.alias} takes: {max_model_len} tokens"
         if result.status in ("too_long", "rejected"):
             raise RequestError(code, name, words, headers=self._headers(attempt))
 

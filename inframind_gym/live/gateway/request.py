@@ -41,7 +41,7 @@ class _Body(BaseModel):
     stream_options: _Object | None = None
     max_tokens: _Tokens = None
     max_completion_tokens: _Tokens = None
-    inframind: _Extra = _Extra()
+    inframind: _Extra | None = None
 
 
 @dataclass(slots=True)
@@ -91,7 +91,8 @@ async def read_query(request: Request, config: GatewayConfig) -> Query:
         param, place = str(wrong["loc"][0]), ".".join(map(str, wrong["loc"]))
         code = "missing_model" if param == "model" else "invalid_request"
         raise RequestError(400, code, f"{place}: {wrong['msg']}"[:300], param=param) from None
-    budget_s = fields.inframind.budget_s or config.budget_s
+    extra = fields.inframind or _Extra()
+    budget_s = extra.budget_s or config.budget_s
     if (header := headers.get(_BUDGET)) is not None:
         try:
             budget_s = _Extra(budget_s=float(header)).budget_s or budget_s
@@ -108,7 +109,7 @@ async def read_query(request: Request, config: GatewayConfig) -> Query:
         choices=fields.n or 1,
         max_tokens=fields.max_completion_tokens or fields.max_tokens,
         budget_s=budget_s,
-        domain=fields.inframind.domain,
+        domain=extra.domain,
         tenant=request.state.tenant,
         request_id=request_id(headers),
         arrived_s=request.state.arrived_s,

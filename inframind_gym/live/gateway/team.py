@@ -31,7 +31,7 @@ from inframind_gym.live.gateway.choose import (
     typical_tasks,
     workload_for,
 )
-from inframind_gym.live.gateway.gateway import Gateway
+from inframind_gym.live.gateway.gateway import AGAIN_S, Gateway
 from inframind_gym.live.gateway.proxy import EVENTS, Exchange
 from inframind_gym.live.gateway.request import Query
 from inframind_gym.live.guard import RequestError
@@ -51,6 +51,11 @@ _RETRIES: Final = 2  # of a call that failed
 _REFUSED: Final = (
     *("tools", "tool_choice", "functions", "function_call", "logprobs", "top_logprobs"),
     *("response_format", "structured_outputs", "stop", "audio", "modalities"),
+)
+# Fields that every call of a workflow is sent with.
+_SAMPLING: Final = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "chat_template_kwargs"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
 
 
@@ -91,9 +96,13 @@ class Teams:
                     if not exchange.http:
                         await exchange.start(200, EVENTS | {"x-request-id": query.request_id})
                     await exchange.write(b": working\n\n")
-            text, done = playing.result()
+            final, done = playing.result()
+        except RequestError:
+            raise
         except InfraMindError as error:
-            raise RequestError(502, "team_failed", str(error)) from None
+            up = gateway.watcher.up
+            status, again_s = (502, None) if up else (503, AGAIN_S)
+            raise RequestError(status, "team_failed", str(error), retry_after_s=again_s) from None
         except TimeoutError:
             raise RequestError(502, "team_failed", "no answer in time") from None
         finally:
@@ -106,16 +115,14 @@ class Teams:
             "x-inframind-model": ", ".join(gateway.pool.aliases[m] for m in models),
         }
         read, written = int(done["prompt_tokens"]), int(done["output_tokens"])
-        usage = {
-            "prompt_tokens": read,
-            "completion_tokens": written,
-            "total_tokens": read + written,
-        }
+        usage = {"prompt_tokens": read, "completion_tokens": written}
+        usage["total_tokens"] = read + written
         about: dict[str, Any] = {"model": query.model, "created": int(time.time())}
         about |= {"id": f"chatcmpl-{query.request_id}"}
         about |= {"object": "chat.completion.chunk" if query.stream else "chat.completion"}
         part = "delta" if query.stream else "message"
-        choice = {"index": 0, part: {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        choice = {"index": 0, part: {"role": "assistant", "content": final.text}}
+        choice["finish_reason"] = final.finish_reason
         events = [about | {"choices": [choice]}]
         if not query.stream:
             await exchange.whole(200, headers, json.dumps({**events[0], "usage": usage}).encode())
@@ -129,7 +136,7 @@ class Teams:
 
     async def _play(
         self, simulation: BackendSimulation, query: Query, question: str
-    ) -> tuple[str, np.void]:
+    ) -> tuple[ChatResult, np.void]:
         """Play a workflow to its end; return answer and COMPLETED record; or an InfraMindError."""
         gateway, number, self._count = self._gateway, self._count, self._count + 1
         calls = _Calls(gateway, query, _OpenPrompts(simulation.tasks, question), number)
@@ -147,7 +154,10 @@ class Teams:
                 load = calls.telemetry(), gateway.in_flight
                 action = self._timed.ask(*load, simulation.decisions, number)
                 event = await calls.drive(loop, STEP, action)
-            if calls.final is None:
+            if calls.final.status == "too_long":
+                words = "the messages leave a model of the workflow no room for an answer"
+                raise RequestError(400, "context_length_exceeded", words)
+            if calls.final.text is None:
                 raise InfraMindError("the workflow has no answer: its deciding call failed")
             return calls.final, simulation.completed(0)[-1]
         finally:
@@ -168,7 +178,7 @@ class _Calls:
         self._texts: dict[int, str] = {}  # by node
         self.open: set[asyncio.Task[Completion]] = set()
         self._done: list[Completion] = []
-        self.final: str | None = None  # text of the deciding call
+        self.final = ChatResult(0.0)  # of the deciding call
 
     async def drive(self, loop: BackendLoop, mode: int, action: NDArray[np.int64]) -> int:
         """Enter a loop, and wait for its calls until its next event, see `BackendLoop.enter`."""
@@ -216,18 +226,22 @@ class _Calls:
         model, begun_s = gateway.pool.models[call.model], result.submit_s
         nodes = call.sources or call.reads
         answers = {node: self._texts[node] for node in nodes if node in self._texts}
+        client, most = self._query, call.max_tokens
+        if call.phase == FINAL and client.max_tokens is not None:
+            most = min(most, client.max_tokens)
         try:
-            room = model.server.max_model_len - call.max_tokens
+            room = model.server.max_model_len - most
             messages = self._prompts.messages(call, answers, room)
         except InfraMindError as error:
             result.end("too_long", str(error))
         else:
+            sampling = {name: client.body[name] for name in _SAMPLING if name in client.body}
             query = replace(
-                self._query,
-                body={"messages": messages, "max_tokens": call.max_tokens, "stream": True},
+                client,
+                body=sampling | {"messages": messages, "max_tokens": most, "stream": True},
                 model=model.alias,
                 stream=True,
-                max_tokens=call.max_tokens,
+                max_tokens=most,
                 request_id=f"{self._name}-{call.id}",
             )
             exchange = Exchange(gateway, query)
@@ -239,11 +253,10 @@ class _Calls:
                 exchange.log()
             result = exchange.result
             result.submit_s = begun_s
-        if result.text is not None:
-            if call.phase == FINAL:
-                self.final = result.text
-            else:
-                self._texts[call.node] = result.text
+        if call.phase == FINAL:
+            self.final = result
+        elif result.text is not None:
+            self._texts[call.node] = result.text
         completion = completion_of(call, result, result.answered, gateway.at_s)
         # One that stalled may do better elsewhere: the workflow has a time limit of its own.
         return replace(completion, retryable=result.retryable or result.status == "timeout")

@@ -95,19 +95,25 @@ def known_models_of(names: Sequence[str]) -> str:
     """
     keys: list[str] = []
     for name in names:
-        for key, model in known_models().items():
-            kinds = {key: "", model.repository: "", model.awq: ":awq"}
-            kind = {each.lower(): kind for each, kind in kinds.items() if each}.get(name.lower())
-            if kind is not None:
-                again = f"-{len(keys) + 1}" if any(f"={key}" in each for each in keys) else ""
-                keys.append(f"{key}{again}={key}{kind}")
-                break
-        else:
+        key, kind = _known(name)
+        if not key:
             raise ConfigError(
                 f"--url: the architecture of {name!r} is not known. Give --models in the order of "
                 "the addresses, for example --models mine=llama-3.1-8b or --models mine=./folder."
             )
+        again = f"-{len(keys) + 1}" if any(f"={key}" in each for each in keys) else ""
+        keys.append(f"{key}{again}={key}{kind}")
     return ",".join(keys)
+
+
+def _known(name: str) -> tuple[str, str]:
+    """Return the key and the quantization of a model that is served under a name, or ""."""
+    for key, model in known_models().items():
+        kinds = {key: "", model.repository: "", model.awq: ":awq"}
+        kind = {each.lower(): kind for each, kind in kinds.items() if each}.get(name.lower())
+        if kind is not None:
+            return key, kind
+    return "", ""
 
 
 def as_served(pool: PoolConfig, served: Sequence[Mapping[str, Any]]) -> PoolConfig:
@@ -118,12 +124,21 @@ def as_served(pool: PoolConfig, served: Sequence[Mapping[str, Any]]) -> PoolConf
         served: By model: `name`, `url`, and what is known of its card, as `server`.
 
     Raises:
-        ConfigError: There are not as many servers as models.
+        ConfigError: There are not as many servers as models, one is there twice, or one serves
+            another known model.
     """
     if len(served) != len(pool.models):
         raise ConfigError(f"--url: {len(served)} addresses for {len(pool.models)} --models.")
-    models = []
+    models, urls = [], set()
     for model, facts in zip(pool.models, served, strict=True):
+        url, (theirs, _), (ours, _) = facts["url"], _known(facts["name"]), _known(model.name)
+        if url in urls:
+            raise ConfigError(f"--url: {url} is there twice.")
+        urls.add(url)
+        if theirs and ours and theirs != ours:
+            raise ConfigError(
+                f"--url: {url} serves {facts['name']}, but --models has {ours} in its place."
+            )
         card = model.server.model_dump() | facts["server"]
         least = ceil(card["max_model_len"] / card["block_size"]) + 1
         card["num_kv_blocks"] = max(card["num_kv_blocks"], least)

@@ -143,7 +143,7 @@ def test_a_failure_before_the_first_token_is_answered_elsewhere(
 
 SECRET = "a secret of 127.0.0.1: EngineCore"
 LONG = f"maximum context length {SECRET}"
-TOO_LARGE = f"Request Entity Too Large {SECRET}"
+TOO_LARGE = f"n: Request Entity Too Large {SECRET}"
 REFUSED = [
     (400, LONG, "context_length_exceeded"),
     (413, TOO_LARGE, "server_refused"),
@@ -157,11 +157,26 @@ def test_what_a_server_refuses_is_the_requests_fault(
 ) -> None:
     refused = Answer(status=status, message=message)
     with running(tmp_path, lambda r, n: refused, log=str(tmp_path / "log.jsonl")) as rig:
-        answer = rig.ask()
+        answer = rig.ask(n=2)
         assert code(answer) == (status, name)
+        assert (b"check its field 'n'" in answer[2]) == (status == 413)
         assert sum(len(server.requests) for server in rig.servers) == 1
         settled(rig)
     assert b"secret" not in answer[2] and "secret" not in (tmp_path / "log.jsonl").read_text()
+
+
+def test_a_prompt_goes_to_a_server_that_takes_it(tmp_path: Path) -> None:
+    long, policy = Answer(status=400, message=LONG), "static:qwen-14b:Flash"
+    with running(tmp_path, lambda r, n: long, policy=policy) as rig:
+        for model in rig.gateway.pool.models[:3]:
+            object.__setattr__(model.server, "max_model_len", 4096)
+        for name in ("inframind/team", "inframind/auto"):
+            answer = rig.ask(model=name)
+            assert code(answer) == (400, "context_length_exceeded")
+        assert b"prompt and max_tokens (2048) together" in answer[2]
+        rig.servers[3].script = lambda r, n: Answer("42")
+        assert rig.ask()[1]["x-inframind-attempt"] == "2"
+        settled(rig)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +232,8 @@ def test_servers_that_die_sleep_or_hang_are_left(
         until(lambda: rig.gateway.watcher.up == 0b11101)
         assert rig.ask(model="deepseek-32b")[0] == 200
         rig.servers[2].script = lambda r, n: Answer(hang=True)
-        assert code(rig.ask(model="qwen-14b", stream=True)) == (502, "server_timeout")
+        refused = rig.ask(model="qwen-14b", stream=True)
+        assert code(refused) == (502, "server_timeout") and b"after 1 attempts" in refused[2]
         rig.servers[2].script = lambda r, n: Answer(reset_after=0)
         assert code(rig.ask(model="qwen-14b", stream=True)) == (502, "server_unreachable")
         settled(rig)
@@ -282,9 +298,13 @@ def test_a_team_answers(speed: float, tmp_path: Path) -> None:
         assert calls >= 2  # an agent and the deciding call
         settled(rig)
         assert len(records(log)) == calls + 1
-        status, _, body = rig.ask(model="inframind/team", stream=True)
+        own: dict[str, Any] = {"temperature": 0.5, "max_tokens": 3, "inframind": None}
+        status, _, body = rig.ask(model="inframind/team", stream=True, **own)
         assert b"It is 42." in body and body.endswith(b"data: [DONE]\n\n")
-        calls = sum(len(server.requests) for server in rig.servers)
+        sent = [request for server in rig.servers for request in server.requests]
+        most = [request["max_tokens"] for request in sent if request.get("temperature") == 0.5]
+        assert len(most) == len(sent) - calls and most.count(3) == 1  # of the deciding call
+        calls = len(sent)
         for field in ({"n": 2}, {"tools": [{"type": "function"}]}, {"stop": ["x"]}):
             refused = rig.ask(model="inframind/team", **field)
             assert code(refused) == (400, "unsupported_field")
@@ -332,6 +352,7 @@ def test_a_team_that_is_given_up_leaves_no_trace(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inframind_gym.live.gateway.team._BEAT_S", 0.3)
+    monkeypatch.setattr("inframind_gym.live.gateway.team._PATIENCE_S", 0.1)
     log = tmp_path / "log.jsonl"
     slow = Answer("42", first_s=1.0)
     with running(tmp_path, lambda r, n: slow, policy="bid_price", log=str(log)) as rig:
@@ -344,6 +365,16 @@ def test_a_team_that_is_given_up_leaves_no_trace(
         settled(rig)
         body = rig.ask(model="inframind/team", stream=True)[2]
         assert body.startswith(b": working\n\n") and body.endswith(b"data: [DONE]\n\n")
+
+        def leave_all(request: dict[str, Any], number: int) -> Answer:
+            for server in rig.servers:
+                server.asleep = True
+            return Answer()
+
+        for server in rig.servers:
+            server.script = leave_all
+        refused = rig.ask(model="inframind/team")
+        assert code(refused) == (503, "team_failed") and refused[1]["retry-after"] == "5"
         gc.collect()
         settled(rig)
     assert "never retrieved" not in caplog.text

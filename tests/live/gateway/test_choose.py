@@ -143,7 +143,7 @@ def test_a_plan_for_one_call_has_one_agent() -> None:
 def test_a_policy_that_hangs_is_interrupted_and_left_alone() -> None:
     made = policy_of("Hanging", policy_s=0.2)
     assert made.decide(WORLD, 98.0, 30.0, "Math").model == 4
-    with pytest.raises(InfraMindError, match="did not decide"):
+    with pytest.raises(InfraMindError, match="the policy did not decide"):
         made.decide(WORLD, 98.0, 13.0, "Math")
     for budget_s in (13.0, 30.0):  # the next requests do not wait for it
         with pytest.raises(InfraMindError, match="not asked"):
@@ -181,11 +181,8 @@ def test_policies_remember_a_bounded_number_of_requests() -> None:
 
 
 def test_priorities_are_those_of_the_scheduler() -> None:
-    for scheduler, in_time_s, late_s in (
-        ("edf", 20.0, 20.0),
-        ("edf_late_last", 20.0, 20.0 + 1e9),
-        ("fcfs", 0.0, 0.0),
-    ):
+    rows = ("edf", 20.0, 20.0), ("edf_late_last", 20.0, 20.0 + 1e9), ("fcfs", 0.0, 0.0)
+    for scheduler, in_time_s, late_s in rows:
         assert priority_s(scheduler, 20.0, 19.0) == in_time_s
         assert priority_s(scheduler, 20.0, 20.0) == late_s
 

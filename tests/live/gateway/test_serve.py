@@ -33,14 +33,12 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
+    twice = b'{"model": "qwen-14b", "model": "llama-8b", "messages": [{}]}'
     with running(tmp_path, limits=LIMITS) as rig:
         for body, expected in [
             (b"{", (400, "invalid_json")),
             (b'"text"', (400, "invalid_json")),
-            (
-                b'{"model": "qwen-14b", "model": "llama-8b", "messages": [{}]}',
-                (400, "invalid_json"),
-            ),
+            (twice, (400, "invalid_json")),
             (b'{"model": ["a"]}', (400, "missing_model")),
             (b'{"model": "qwen-14b"}', (400, "invalid_request")),
             (b'{"model": "qwen-14b", "messages": ["x"]}', (400, "invalid_request")),

@@ -28,17 +28,9 @@ def command(pool: PoolConfig, model: int = 0, **options: Any) -> ServerCommand:
 
 
 def test_everything_that_a_pool_can_say(tmp_path: Path) -> None:
-    pool = changed(
-        load_pool("b200-2gpu"),
-        path=str(tmp_path),
-        tensor_parallel=2,
-        gpus=["gpu0", "gpu1"],
-        gpu_memory_frac=0.25,
-        sleep_mode=True,
-        load_format="dummy",
-        extra_args=["--seed", 4],
-        env={"A": 1},
-    )
+    keys: dict[str, Any] = {"path": str(tmp_path), "tensor_parallel": 2, "gpus": ["gpu0", "gpu1"]}
+    keys |= {"gpu_memory_frac": 0.25, "sleep_mode": True, "load_format": "dummy"}
+    pool = changed(load_pool("b200-2gpu"), **keys, extra_args=["--seed", 4], env={"A": 1})
     made = command(pool, host="0.0.0.0", visible="6, 3")
     text = " ".join(made.arguments)
     for wanted in (

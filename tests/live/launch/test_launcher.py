@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -120,7 +121,9 @@ def test_what_ran_before_is_left_alone_when_another_fails(room: Room) -> None:
     assert len(room.running()) == 2
 
 
-def test_engines_that_outlive_their_server_are_ended(room: Room) -> None:
+def test_engines_that_outlive_their_server_are_ended(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """vLLM's does, when its API server is killed; it would keep the GPU's memory."""
     pool = pool_of(room.folder, "")
     (launch,) = room.up(pool)
@@ -136,8 +139,10 @@ def test_engines_that_outlive_their_server_are_ended(room: Room) -> None:
     assert again.phase == "up" and again.pid != launch.pid
     assert not before & room.running()
     os.kill(again.pid or 0, signal.SIGKILL)
-    room.launcher(pool).down(grace_s=0.5)
-    assert room.running() == set()
+    monkeypatch.setattr(psutil, "wait_procs", Mock(side_effect=[KeyboardInterrupt, None]))
+    with pytest.raises(KeyboardInterrupt):  # while they are ended: nothing is started
+        room.up(pool)
+    until(lambda: room.running() == set())
 
 
 def test_one_that_hangs_when_its_engine_died_is_started_anew(room: Room) -> None:
@@ -275,14 +280,26 @@ def test_the_commands(room: Room) -> None:
     both = json.loads(path.read_text())
     path.write_text(json.dumps(both | {"models": both["models"][:1]}))
     assert command("up", *where, "--python", room.python).exit_code == 0
+    name = f"fake-{room.folder.name}"
+    left = (room.state / name).rename(room.state / f"{name}+m0+0")  # as of a killed `place`
+    with StartedServers(f"{name}+placement", room.state).locked():
+        assert "'+placement': wait" in command("down", *where).stderr.replace(name, "")
+    assert "m0: stopped (process " in command("down", *where).stdout
+    assert not (left / "state.json").exists() and room.running() == set()
+    assert command("up", *where, "--python", room.python).exit_code == 0
     path.write_text(json.dumps(both))
     status = command("status", *where, "--json")
     assert status.exit_code == 1
     assert [row["state"] for row in json.loads(status.stdout)] == ["up", "stopped"]
-    name = f"fake-{room.folder.name}"
     path.write_text("name: [")
     assert command("down", *where).exit_code == 2
     down = command("down", "--pool", name, "--state", room.state)
     assert down.exit_code == 0
     assert "m0: stopped (process " in down.stdout and ", 2 in all)" in down.stdout
     assert room.running() == set()
+    path.write_text(json.dumps(both))
+    room.python.write_text('#!/bin/sh\ntest "$1" = -c')
+    assert "m0.log is empty." in command("up", *where, "--python", room.python).stdout
+    (damaged := room.state / name / "state.json").write_text("[{}]")
+    assert "cannot be read: it is damaged. See with ps" in command("down", *where).stderr
+    damaged.unlink()

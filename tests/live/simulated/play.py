@@ -18,17 +18,9 @@ def tiny_pool() -> PoolConfig:
 
 
 class Servers(list[str]):
-    """Addresses of simulated servers.
+    """Addresses of simulated servers."""
 
-    Attributes:
-        loop: that they run on.
-        engine: their kernel.
-        servers: themselves, by alias.
-    """
-
-    loop: LoopThread
-    engine: Engine
-    servers: dict[str, ModelServer]
+    loop: LoopThread  # that they run on
 
 
 @contextlib.contextmanager
@@ -38,31 +30,26 @@ def served(
     """Serve a pool, or some of its models."""
     chosen = range(len(pool.models)) if models is None else models
     ports = dict(zip(chosen, free_ports(len(chosen)), strict=True))
-    pool = pool.model_copy(
-        update={
-            "models": tuple(
-                model.model_copy(update={"port": ports.get(m)})
-                for m, model in enumerate(pool.models)
-            )
-        }
-    )
+    all_models = enumerate(pool.models)
+    at_ports = tuple(each.model_copy(update={"port": ports.get(m)}) for m, each in all_models)
+    pool = pool.model_copy(update={"models": at_ports})
     out = Servers()
     out.loop = LoopThread("simulated")
 
-    async def start() -> None:
-        out.engine, servers = make_servers(pool, Simulation(**simulation))
-        out.servers = {server.config.alias: server for server in servers}
+    async def start() -> tuple[Engine, list[ModelServer]]:
+        engine, servers = make_servers(pool, Simulation(**simulation))
         for server in servers:
             await server.listen()
             out.append(f"http://127.0.0.1:{server.port}")
+        return engine, servers
 
     async def stop() -> None:
-        for server in out.servers.values():
+        for server in servers:
             await server.die()
-        out.engine.close()
+        engine.close()
 
     try:
-        out.loop.run(start())
+        engine, servers = out.loop.run(start())
         yield out
         out.loop.run(stop())
     finally:

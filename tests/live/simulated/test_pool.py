@@ -65,10 +65,8 @@ def test_the_commands(
     (log,) = where[3].rglob("*.log")
     assert log.read_text().count("no model runs here") == 2
     down = command("down", *where)
-    assert (
-        down.stdout
-        == f"m0: stopped (process {pid}, 1 in all)\nm1: stopped (process {pid}, 1 in all)\n"
-    )
+    ended = f"stopped (process {pid}, 1 in all)"
+    assert down.stdout == f"m0: {ended}\nm1: {ended}\n"
     assert session(pid) == set()
     assert [row["state"] for row in rows(where)] == ["stopped", "stopped"]
     assert not any(is_simulated(one.url) for one in addresses(pool))
@@ -94,6 +92,10 @@ def test_a_pool_is_made_of_servers_that_run(tmp_path: Path) -> None:
             assert ours.server.estimate
         few = new("--url", urls[0], "--models", "a=phi-4,b=phi-4", "--force")
         assert (few.exit_code, "1 addresses for 2" in few.output) == (2, True)
+        twice = new("--url", f"{urls[0]},{urls[0]}", "--force")
+        assert (twice.exit_code, "is there twice" in twice.output) == (2, True)
+        other = new("--url", urls[0], "--models", "a=phi-4", "--force")
+        assert other.exit_code == 2 and "serves Qwen/" in other.output
     with served(tiny_pool(), [0]) as (url,):
         unknown = new("--url", url, "--force")
         assert (unknown.exit_code, "Give --models" in unknown.output) == (2, True)

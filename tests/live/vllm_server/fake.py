@@ -218,14 +218,9 @@ class FakeServer(ModelServer):
         if answer.garble_after is not None:
             return web.Response(body=b"<html>", content_type="text/html")
         message = {"role": "assistant", "content": answer.text}
-        content = {
-            "id": "x",
-            "object": "chat.completion",
-            "created": 1,
-            "model": self.model,
-            "choices": [{"index": 0, "message": message, "finish_reason": answer.finish}],
-            "usage": _usage(answer, body) if answer.usage else None,
-        }
+        choices = [{"index": 0, "message": message, "finish_reason": answer.finish}]
+        content = {"id": "x", "object": "chat.completion", "created": 1, "model": self.model}
+        content |= {"choices": choices, "usage": _usage(answer, body) if answer.usage else None}
         response = web.Response(
             body=answer.whole or json.dumps(content).encode(), content_type="application/json"
         )

@@ -14,7 +14,7 @@ from inframind_gym.envs.live import BackendSimulation
 from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.live.backend import Judge, VllmBackend, VllmServers
 from inframind_gym.live.config import LiveSettings
-from inframind_gym.simulator.server.pool import PoolConfig, Scheduler, load_pool
+from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 from inframind_gym.simulator.workflow.backend import Call, Completion
 from tests.live.vllm_server.fake import Answer, FakeServer, Script
 
@@ -69,11 +69,7 @@ def pool_file(folder: Path, urls: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def live(
-    servers: Sequence[FakeServer],
-    *,
-    log: Path | None = None,
-    poll_s: float = 0.1,
-    **settings: Any,
+    servers: Sequence[FakeServer], *, log: Path | None = None, poll_s: float = 0.1, **settings: Any
 ) -> Iterator[VllmServers]:
     """A pool whose servers are all up."""
     config = pool_at([server.url for server in servers], poll_s)
@@ -88,14 +84,13 @@ def opened(
     judge: Judge | None = None,
     *,
     prompts: Prompts | None = None,
-    scheduler: Scheduler | None = None,
     log: Path | None = None,
     **settings: Any,
 ) -> Iterator[tuple[VllmBackend, VllmServers, list[FakeServer]]]:
     """An episode on five servers that answer all the same, or by a script."""
     script = answer if callable(answer) else lambda *_: answer or Answer("42")
     with five(script) as servers, live(servers, log=log, **settings) as pool:
-        yield pool.open(prompts or Prompts(), judge, scheduler=scheduler), pool, servers
+        yield pool.open(prompts or Prompts(), judge), pool, servers
 
 
 def wait_for(backend: VllmBackend, count: int) -> list[Completion]:

@@ -20,6 +20,7 @@ from inframind_gym.live.chat import ChatResult
 from inframind_gym.live.client import DownError, LoopThread
 from inframind_gym.live.client import ask as ask_once
 from inframind_gym.live.config import LiveSettings, ServerAddress
+from inframind_gym.live.processes import free_ports
 from inframind_gym.live.watcher import MetricsWatcher
 from tests.live.vllm_server.fake import Answer, FakeServer, until
 
@@ -55,12 +56,8 @@ def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     metrics = {"time_to_first_token_ms": 20.0, "queue_time_ms": 5.0}
     with FakeServer(lambda r, n: Answer("It is 42.", tokens=4, first_s=0.05, metrics=metrics)) as s:
-        result = ask(
-            s,
-            {"temperature": 0.5, "sampling": {"ignore_eos": True}},
-            priority=1_790_000_000_123_456,
-            request_id="run-1",
-        )
+        settings = {"temperature": 0.5, "sampling": {"ignore_eos": True}}
+        result = ask(s, settings, priority=1_790_000_000_123_456, request_id="run-1")
         (body,) = s.requests
         (headers,) = s.headers
     assert (result.status, result.text, result.error) == ("ok", "It is 42.", None)
@@ -72,16 +69,9 @@ def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.finish_s == result.last_token_s
     assert result.scheduled_s == pytest.approx(result.first_token_s - 0.02)
     assert result.queued_s == pytest.approx(result.first_token_s - 0.025)
-    assert body == {
-        "model": "m",
-        "messages": MESSAGES,
-        "max_tokens": 16,
-        "temperature": 0.5,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "ignore_eos": True,
-        "priority": 1_790_000_000_123_456,
-    }
+    sent = {"model": "m", "messages": MESSAGES, "max_tokens": 16, "temperature": 0.5}
+    sent |= {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
+    assert body == sent | {"priority": 1_790_000_000_123_456}
     assert (headers["x-request-id"], headers["authorization"]) == ("run-1", "Bearer secret")
 
 
@@ -160,9 +150,7 @@ async def suspect(client: Connections) -> ChatResult:
 
 
 def test_nobody_listens() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    (port,) = free_ports(1)
     assert with_client(suspect, f"http://127.0.0.1:{port}").status == "unreachable"
 
 

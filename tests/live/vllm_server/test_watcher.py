@@ -138,12 +138,8 @@ def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> Non
 
 def test_one_missed_answer_is_forgiven() -> None:
     changes: list[bool] = []
-    with (
-        FakeServer() as server,
-        watch(
-            server, answer_s=0.1, misses=3, on_change=lambda m, up, s, w: changes.append(up)
-        ) as watcher,
-    ):
+    options: dict[str, Any] = {"on_change": lambda m, up, s, w: changes.append(up), "misses": 3}
+    with FakeServer() as server, watch(server, answer_s=0.1, **options) as watcher:
         watcher.wait_up(10.0)
         server.mute = {"/health"}
         asked = server.paths.count("/health")
