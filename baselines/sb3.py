@@ -337,7 +337,8 @@ def make_learner(config: Sb3Config, envs: VecEnv, seed: int) -> BaseAlgorithm:
     """Return an algorithm on its environments.
 
     Raises:
-        ConfigError: the algorithm has no such argument; names the nearest.
+        ConfigError: the algorithm has no such argument, and which is the nearest; or it refuses the
+            value of one.
     """
     kind = LEARNERS[config.learner]
     known = inspect.signature(kind).parameters
@@ -349,7 +350,11 @@ def make_learner(config: Sb3Config, envs: VecEnv, seed: int) -> BaseAlgorithm:
     if config.keep_bias is not None:
         policy = ScorerPolicy
         network = {"hidden": config.net_arch[0], "keep_bias": config.keep_bias}
-    return kind(policy, envs, policy_kwargs=network, seed=seed, device="cpu", **config.arguments)
+    fixed: dict[str, Any] = {"policy_kwargs": network, "seed": seed, "device": "cpu"}
+    try:
+        return kind(policy, envs, **fixed, **config.arguments)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ConfigError(f"arguments: {config.learner} refuses them: {error}") from None
 
 
 def tensors_of(modules: Iterable[nn.Module], prefix: str) -> dict[str, Float32s]:

@@ -11,6 +11,7 @@ latency / budget; `cost_limit` applies to an episode's sum.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ClassVar
@@ -25,7 +26,13 @@ torch: Any = require("torch", "OmniSafe", "agents")
 if "safety_gymnasium" not in sys.modules and find_spec("safety_gymnasium") is None:
     # OmniSafe imports it for tasks of its own; it pins Gymnasium 0.28
     sys.modules["safety_gymnasium"] = ModuleType("safety_gymnasium")
-core: Any = require("omnisafe.envs.core", "this adapter", "agents")
+try:
+    core: Any = import_module("omnisafe.envs.core")
+except ImportError as error:
+    raise ConfigError(
+        f"this adapter needs {error.name or 'omnisafe'}, which is not installed and in no extra: "
+        "OmniSafe pins Gymnasium 0.28. `pip install --no-deps omnisafe`, then what it asks for."
+    ) from None
 
 
 @core.env_register

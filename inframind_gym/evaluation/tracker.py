@@ -51,7 +51,7 @@ class Tracker:
         name: Of the run on W&B; None: that of the folder.
 
     Raises:
-        ConfigError: A package that is asked for is not installed.
+        ConfigError: A package that is asked for is not installed, or `out` cannot be made.
     """
 
     def __init__(
@@ -61,7 +61,10 @@ class Tracker:
         to: Sequence[str] = (),
         name: str | None = None,
     ) -> None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{out}: cannot be written: {error.strerror}.") from None
         self.path = out / METRICS
         self._waiting: list[dict[str, float]] = []
         self._wandb: Any = None

@@ -60,13 +60,15 @@ def test_it_trains_and_logs_and_resumes(tmp_path: Path) -> None:
         (["inframind", "--track", "wandbb"], "Did you mean 'wandb'"),
         (["bid_price", "--steps", 3], "steps"),
         (["inframind", "--set", "executor.clap=1"], "Did you mean 'clip'"),
+        (["sb3_ppo", "--set", "arguments.learning_rate=-1"], "Invalid learning rate: -1"),
+        (["sb3_ppo", "--out", "/proc/x"], "error: /proc/x: cannot be written"),
         (["inframind", "--set", "steps"], "KEY=VALUE"),
         (["inframind", "--steps", 3, "--set", "steps.more=1"], "steps is a value"),
     ],
     ids=str,
 )
 def test_errors_name_what_is_wrong(tmp_path: Path, arguments: list[Any], says: str) -> None:
-    done = call(*arguments, "--out", tmp_path)
+    done = call(arguments[0], "--out", tmp_path, *arguments[1:])
     assert done.exit_code == 2 and says in done.output
 
 

@@ -7,6 +7,7 @@ its own trainer is run.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -57,5 +58,8 @@ def test_every_simulated_id_is_reset(adapter: Any) -> None:
         env.close()
     with pytest.raises(ConfigError, match="observation='flat'"):
         adapter("InfraMind-Assignment-v0")
+    del sys.modules["inframind_gym.envs.safe_rl"], sys.modules["omnisafe.envs.core"]
+    with pytest.raises(ConfigError, match=r"omnisafe.*pip install --no-deps omnisafe"):
+        import_module("inframind_gym.envs.safe_rl")
     with pytest.raises(ConfigError, match="num_envs"):
         adapter("InfraMind-Stream-v0", num_envs=2)
