@@ -34,9 +34,8 @@ def test_every_reward_and_cost_is_credited_to_the_decisions_that_earned_it(
         _, rewards, _, _, infos = envs.step(envs.action_space.sample())
         assert infos["costs"][:, 0] == pytest.approx(infos["cost"])
         for row, earned in enumerate(infos["earned"]):
-            for query, node, ago in zip(
-                earned["query"], earned["node"], earned["ago"], strict=True
-            ):
+            places = (earned[name] for name in ("query", "node", "ago"))
+            for query, node, ago in zip(*places, strict=True):
                 assert made[row][-1 - ago] == (query, node)
             queries, first = np.unique(earned["query"], return_index=True)
             assert earned["reward"][first].sum() == rewards[row]

@@ -35,7 +35,6 @@ def test_a_process_that_dies_is_an_error_of_the_run() -> None:
 
 
 SCRIPT = """
-import time
 from tests.evaluation.test_pool import hangs
 from inframind_gym.evaluation.runner import in_parallel
 list(in_parallel(hangs, ["{out}/1", "{out}/2"], 2))

@@ -113,9 +113,7 @@ def test_a_killed_process_is_continued_by_the_same_command(
     subprocess.run(whole, cwd=ROOT, check=True, capture_output=True)
     cut = tmp_path / "cut"
     line += ["--out", str(cut), "--workers", str(workers)]
-    process = subprocess.Popen(
-        line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     until(lambda: finished_ids(cut), 120.0)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
@@ -139,17 +137,14 @@ def test_a_policy_that_cannot_play_is_left_out_and_the_others_run(
     config = suite(policies=[*wrong, "random"], seeds=1)
     summary = run(config, tmp_path, workers=workers)
     assert (summary.cells, summary.computed, summary.stopped) == (12, 4, False)
-    out = capsys.readouterr().err
-    assert f"policy {wrong[0]}: is made for 7 models, the pool has 5\nThe run goes on" in out
+    why = "is made for 7 models, the pool has 5", "failed with KeyError: 'my own mistake'"
+    out, reasons = capsys.readouterr().err, dict(zip(wrong, why, strict=True))
+    assert f"policy {wrong[0]}: {why[0]}\nThe run goes on" in out
     assert out.count("Traceback") == 1  # of the second, once
-    assert "RaisesLater: failed with KeyError: 'my own mistake'" in out
+    assert f"RaisesLater: {why[1]}" in out
     board = leaderboard(load_results(tmp_path), num_resamples=50)
     assert [row["policy"] for row in board["ranking"]] == ["random"]
     assert (board["planned"], board["missing"]) == (4, {})
-    reasons = {
-        wrong[0]: "is made for 7 models, the pool has 5",
-        wrong[1]: "failed with KeyError: 'my own mistake'",
-    }
     assert board["left_out"] == reasons == read_header(tmp_path)["left_out"]
     assert board["notes"][0] == f"{wrong[0]} was left out: {reasons[wrong[0]]}"
 
