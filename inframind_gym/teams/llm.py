@@ -29,6 +29,7 @@ DEFAULT_MODELS: Final = {"openai": "gpt-4o-mini", "anthropic": "claude-3-5-haiku
 _URLS: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1/"}
 _MOST_ANSWER_CHARS: Final = 1_000_000
 _MOST_CHARS: Final = 300  # of a server's message in events and errors
+_MOST_TOKENS: Final = 2**31 - 1  # that a server may report of a call
 
 # "nothing" where a server refused the request, "unknown" where it may have generated tokens that
 # never arrived.
@@ -200,11 +201,16 @@ class OpenAICompatible(Provider):
             reply = await client.chat.completions.create(**options)
             choice, usage = reply.choices[0], reply.usage
             content, reason = choice.message.content or "", str(choice.finish_reason or "stop")
-            if usage is None:
-                tokens = request.prompt_tokens_estimate, estimate_tokens(content)
-            else:
-                tokens = max(0, usage.prompt_tokens), max(0, usage.completion_tokens)
-            return LLMResponse(content, *tokens, reason, tokens_estimated=usage is None)
+            if not isinstance(content, str):
+                raise TypeError(f"its content is no text but {type(content).__name__}")
+            content = _whole(content)
+            tokens = [request.prompt_tokens_estimate, estimate_tokens(content)]
+            if usage is not None:
+                tokens = [usage.prompt_tokens, usage.completion_tokens]
+            if not all(isinstance(n, int) and n <= _MOST_TOKENS for n in tokens):
+                raise ValueError(f"its tokens are {tokens}")
+            read, wrote = (max(0, n) for n in tokens)
+            return LLMResponse(content, read, wrote, reason, tokens_estimated=usage is None)
         except sdk.APIStatusError as error:
             outcome, text, spent = f"http_{error.status_code}", str(error.message), "nothing"
             text += " Is the model's name right? Vendors retire models." * ("404" in outcome)
@@ -215,11 +221,16 @@ class OpenAICompatible(Provider):
         except (sdk.APIError, ValueError, AttributeError, IndexError, TypeError) as error:
             outcome, text = "malformed", f"the answer is no chat completion: {error}"
         text = text.replace(self._key, "[key]") if self._key else text
-        raise LLMError(outcome, text, spent)
+        raise LLMError(outcome, _whole(text), spent)
 
     async def aclose(self) -> None:
         """See `Provider`."""
         await self._client.close()
+
+
+def _whole(text: str) -> str:
+    """Return a server's text without halves of surrogate pairs, which cannot be written."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def open_provider(name: str, model: str | None = None) -> Provider:

@@ -13,6 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -91,7 +92,7 @@ class RunStore:
     def create_run(self, team: str, settings: Mapping[str, Any]) -> str:
         """Start a run and return its name."""
         run_id = secrets.token_hex(4)
-        process = json.dumps([platform.node(), os.getpid()])
+        process = json.dumps([platform.node(), os.getpid(), _start(os.getpid())])
         self._execute(
             "INSERT INTO runs (run_id, team, status, settings, started_s, process) "
             "VALUES (?, ?, 'running', ?, ?, ?)",
@@ -196,12 +197,22 @@ def _text(data: Mapping[str, Any]) -> str:
     return text.encode("utf-8", "replace").decode()  # a model can answer half of a surrogate pair
 
 
+def _start(pid: int) -> str | None:
+    """Return when a process began, in ticks since boot; None where that cannot be read."""
+    with suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return stat.rpartition(")")[2].split()[19]
+    return None
+
+
 def _run(row: tuple[Any, ...]) -> Run:
     run_id, team, status, settings, summary, started_s, finished_s, process = row
-    node, pid, *_ = json.loads(process)
+    node, pid, *begun = json.loads(process)  # older files do not have when it began
     if status == "running" and node == platform.node():  # one of another machine counts as alive
         try:
             os.kill(pid, 0)
+            if begun and _start(pid) not in (None, *begun):  # another has its number, as in a
+                status = "interrupted"  # container that was made again
         except ProcessLookupError:
             status = "interrupted"
         except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,6 +58,24 @@ def ask(service: LLMService, schema: dict[str, Any] | None = None) -> Any:
     return service.call("Be brief.", "1 + 1?", "openai", 100, schema, agent="coder")
 
 
+def completion(content: Any, tokens: float = 1) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": content}}
+    usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": 2}
+    return json.dumps({"choices": [choice], "usage": usage}).encode()
+
+
+# Contents that are no text, and counts of tokens that are none.
+ODD = (
+    ([{"type": "text"}],),
+    ({"a": 1},),
+    (3,),
+    ("2", math.inf),
+    ("2", 1e30),
+    ("2", 10**30),
+    ("2", 1.5),
+)
+
+
 def outcomes(log: Log) -> list[str]:
     return [data["outcome"] for data in log.of("llm_attempt")]
 
@@ -96,6 +115,7 @@ def test_what_may_pass_is_tried_again(opened: Opened, fault: Answer) -> None:
         (Answer(whole=b'{"choices": [{"mess'), "malformed", 1),
         (Answer(whole=b'{"choices": []}'), "malformed", 1),
         (Answer(whole=b"[1, 2]"), "malformed", 1),
+        *((Answer(whole=completion(*odd)), "malformed", 1) for odd in ODD),
     ],
 )
 def test_what_does_not_pass_is_an_error(
@@ -126,6 +146,11 @@ def test_a_server_without_usage_is_estimated(opened: Opened) -> None:
     response = ask(service)
     assert (response.input_tokens, response.output_tokens) == (5, 5)
     assert log.of("llm_attempt")[0]["tokens_estimated"] is True
+
+
+def test_half_of_a_surrogate_pair_is_replaced(opened: Opened) -> None:
+    service, _, log, _ = opened(Answer(whole=completion("a \ud800 b")))
+    assert ask(service).content == log.of("llm_attempt")[0]["content"] == "a ? b"
 
 
 def test_a_cancelled_call_keeps_its_reservation_as_lost(opened: Opened) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import signal
 import subprocess
 import sys
@@ -58,6 +61,15 @@ def test_a_process_that_was_killed_leaves_an_interrupted_run(path: Path) -> None
         assert [(e.seq, e.kind, e.data) for e in store.events(run.run_id)] == [
             (1, "first", {"a": 1})
         ]
+
+
+@pytest.mark.parametrize(("begun", "status"), [([], "running"), (["1"], "interrupted")])
+def test_a_process_of_the_same_number_is_another(path: Path, begun: list[str], status: str) -> None:
+    with RunStore(path) as store:
+        run_id = store.create_run("assignment", {})
+        process = json.dumps([platform.node(), os.getpid(), *begun])  # older files: no beginning
+        store._execute("UPDATE runs SET process = ?", process)
+        assert store.get_run(run_id).status == status
 
 
 @pytest.mark.parametrize(
