@@ -315,8 +315,10 @@ def _watch_gateway(settings: WatchRequest, ways: Ways, log: StoppableLog) -> Non
             return sum(value for of, value in rows if labels.items() <= of.items())
 
         return {
-            "running": [int(total("calls_in_flight", model=name)) for name in names],
-            "waiting": [int(total("queue_depth_seen_requests", model=name)) for name in names],
+            **{
+                state: [int(total("requests_seen", model=name, state=state)) for name in names]
+                for state in ("running", "waiting")
+            },
             "up": [int(total("server_up", model=name)) for name in names],
             "kv": [round(total("kv_cache_seen", model=name), _DIGITS) for name in names],
             "decisions": [int(total("decisions_total", model=name)) for name in names],

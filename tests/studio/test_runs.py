@@ -25,8 +25,9 @@ GAUGES = (
     ("router_info", ("gateway", "a pool", "mixed", "least_loaded"), 1.0),
     ("queries_in_flight", (), 3.0),
     *(("server_up", (name,), 1.0) for name in ("big", "small")),
-    *(("calls_in_flight", (name,), n) for name, n in (("big", 2.0), ("small", 1.0))),
-    *(("queue_depth_seen_requests", (name,), n) for name, n in (("big", 5.0), ("small", 0.0))),
+    ("requests_seen", ("big", "running"), 2.0),
+    ("requests_seen", ("big", "waiting"), 5.0),
+    ("requests_seen", ("small", "running"), 1.0),
     *(("kv_cache_seen", (name,), n) for name, n in (("big", 0.25), ("small", 0.0))),
 )
 

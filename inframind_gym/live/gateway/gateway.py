@@ -64,6 +64,7 @@ GAUGES: Final = {
         "queue_s, inference_s, e2e_s.",
         "model time",
     ),
+    "requests_seen": ("Requests running or waiting at a server, at the last poll.", "model state"),
     "kv_cache_seen": ("Share of a server's KV cache in use, at the last poll.", "model"),
 }
 
@@ -154,6 +155,9 @@ class Gateway:
             yield "server_up", labels, status.up
             yield "calls_in_flight", labels, self.in_flight[m]
             yield "queue_depth_seen_requests", labels, telemetry.depth_req[m]
+            if status.up and status.polled is not None:
+                yield "requests_seen", (status.alias, "running"), status.polled.running_req
+                yield "requests_seen", (status.alias, "waiting"), status.polled.waiting_req
             yield "kv_cache_seen", labels, telemetry.kv_frac[m]
             for name, mean_s in status.means.mean_s.items():
                 yield "server_time_seen_seconds", (status.alias, name), mean_s * self.config.speed

@@ -167,7 +167,8 @@ def test_what_studio_reads_of_a_gateway(tmp_path: Path) -> None:
             return sum(value for of, value in rows if labels.items() <= of.items())
 
         assert total("queries_total", outcome="answered", in_budget="true") == 3
-        assert total("server_up") == 5
+        assert total("server_up") == total("requests_seen", state="waiting") == 5
+        assert total("requests_seen", state="running") == 0
         for server in rig.servers:
             server.finished = [4.0, 2.0]
         until(lambda: total("server_time_seen_seconds", time="e2e_s"))
