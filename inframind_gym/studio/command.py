@@ -59,8 +59,10 @@ def studio(
         from inframind_gym.simulator.server.pool import load_pool
 
         load_pool(pool)
+    ways = Ways(provider, model, gateway, pool)
+    ways.open()  # a wrong provider or a missing key is said before anything is served
     with RunStore(runs) as store:
-        launcher = Launcher(store, Ways(provider, model, gateway, pool))
+        launcher = Launcher(store, ways)
         boards = Boards(results)
         attach(app := make_app(launcher, boards, token=token), launcher, boards)
         address = listening(host, port)

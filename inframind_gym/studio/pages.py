@@ -28,6 +28,8 @@ _EXAMPLES: Final = {
     "question": "Compare chunked prefill and a separate pool of servers for long prompts.",
 }
 _STYLE: Final = Path(__file__).with_name("studio.css")
+# Providers of simulated runs; `inframind team run assignment` writes a list.
+_SIMULATED: Final = ("simulated", "simulation", ["simulated"], ["simulated", "simulated"])
 _RUNS: Final = {
     **{"run": '<a href="/show/{run_id}">{run_id}</a>', "status": "{chip}", "<what": "{what:.300}"},
     **{"<result": "{result:.300}", "started": "{started}"},
@@ -150,11 +152,14 @@ def _run_page(launcher: Launcher, run_id: str) -> Any:
                 '<div role="status" class="hint" data-events="{seq}">{chip} {simulated} '
                 "started {started}, {seq:,} events</div>"
             )
-            is_simulated = now.settings.get("provider") in ("simulated", "simulation")
+            is_simulated = now.settings.get("provider") in _SIMULATED
             simulated, summary = chip("simulated") if is_simulated else "", now.summary or {}
             line = html(words, **described(now), simulated=simulated, seq=seq)
             status.show([line + errors([summary["error"]] if "error" in summary else [])])
-            stop.set_visibility(run.run_id in launcher.owned())
+            stopping = launcher.owned().get(run.run_id)  # None: it is over
+            stop.set_visibility(stopping is not None)
+            stop.set_text("Stopping…" if stopping else "Stop")
+            stop.set_enabled(not stopping)
             view.show(views.VIEWS[now.team](now, events))
             if now.status != "running":
                 timer.deactivate()

@@ -22,7 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, StringConstraints
 
 from inframind_gym.configs import (
     NonNegativeInt,
@@ -92,7 +92,9 @@ def _one_of(team: str, field: str) -> AfterValidator:
 class CoordinationRequest(StrictModel):
     """A question to the coordination team; `deadline_s` None: the team's own."""
 
-    question: Annotated[str, Field(min_length=1, max_length=MOST_QUERY_CHARS)]
+    question: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MOST_QUERY_CHARS)
+    ]
     policy: Annotated[str, _one_of("coordination", "policy")] = "seed_supervisor"
     deadline_s: Annotated[float, within(0.1, 3600.0)] | None = None
 
@@ -262,7 +264,7 @@ def _watch_pool(settings: WatchRequest, ways: Ways, log: StoppableLog) -> None:
                 "waiting": [0 if r is None else int(r.waiting_req) for r in readings],
                 "kv": [0.0 if r is None else round(r.kv_frac, _DIGITS) for r in readings],
                 "up": [int(server.up) for server in servers],
-                "notes": [server.reason for server in servers],
+                "notes": [f"{s.alias}: {s.reason}" if s.reason else "" for s in servers],
             }
 
         _until_over(settings, log, look)
@@ -492,9 +494,9 @@ class Launcher:
             running[0].stopping.set()
         return running is not None
 
-    def owned(self) -> list[str]:
-        """Return the runs that are under way here, and can be stopped."""
-        return list(self._running)
+    def owned(self) -> dict[str, bool]:
+        """Return the runs that are under way here, and whether each is being stopped."""
+        return {run_id: log.stopping.is_set() for run_id, (log, _) in [*self._running.items()]}
 
     def close(self) -> None:
         """Stop all runs and wait for their ends."""

@@ -22,11 +22,11 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from starlette.requests import cookie_parser
 from starlette.websockets import WebSocketDisconnect
 
-from inframind_gym.errors import ConfigError, InfraMindError
+from inframind_gym.errors import ConfigError, InfraMindError, unknown
 from inframind_gym.evaluation.report.page import write_report
 from inframind_gym.evaluation.store import HEADER, finished_ids, read_header
 from inframind_gym.live.guard import Guard, RequestError, is_secret
-from inframind_gym.studio.runs import BusyError, Launcher
+from inframind_gym.studio.runs import TEAMS, BusyError, Launcher
 from inframind_gym.teams.runs import Event, Run, RunStore
 from inframind_gym.teams.token_budget.app import TEAM
 from inframind_gym.teams.token_budget.rules import AGENT_STEP
@@ -170,6 +170,8 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
 
     @app.get("/runs")
     def show_all(team: str = TEAM) -> list[dict[str, Any]]:
+        if team not in TEAMS:
+            raise ConfigError(unknown("team", team, TEAMS))
         return [asdict(run) for run in store.list_runs(team)]
 
     @app.websocket("/ws/{run_id}")
@@ -205,7 +207,8 @@ def make_app(launcher: Launcher, boards: Boards, *, token: str | None = None) ->
     @app.post("/sign-in")
     def sign_in(request: Request, secret: Annotated[str, Form(alias="token")]) -> Response:
         if token is None or not is_secret(secret, token):
-            return HTMLResponse(_SIGN_IN, 401)
+            wrong = '</h1><p role="alert">This is not the token of this studio.</p>'
+            return HTMLResponse(_SIGN_IN.replace("</h1>", wrong), 401)
         response = RedirectResponse("/", 303)
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, session, samesite="strict", httponly=True, secure=secure)

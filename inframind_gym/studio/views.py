@@ -16,6 +16,7 @@ from nicegui import ui
 
 from inframind_gym.teams.assignment.rules import AGENTS as ASSIGNED
 from inframind_gym.teams.assignment.rules import CRITERIA, LOAD_STATES, PROVIDERS, TASK_TYPES
+from inframind_gym.teams.coordination.settings import FAULTS
 from inframind_gym.teams.runs import Run
 from inframind_gym.teams.token_budget.settings import AGENTS as BUDGETED
 from inframind_gym.teams.token_budget.settings import load_settings
@@ -146,7 +147,7 @@ class Lines(NamedTuple):
     def options(self) -> dict[str, Any]:
         """Return the chart in ECharts' words."""
         every = -(-len(self.x) // _MOST_POINTS) or 1
-        shown = sorted({*range(0, len(self.x), every), len(self.x) - 1})
+        shown = sorted({*range(0, len(self.x), every), *range(len(self.x))[-1:]})
         points = {
             name: [[self.x[i], values[i]] for i in shown if values[i] is not None]
             for name, values in self.lines.items()
@@ -160,11 +161,15 @@ class Lines(NamedTuple):
             }
             for name, line in points.items()
         ]
-        marks = [{"xAxis": at, "label": {"formatter": word, **text}} for at, word in self.marks]
+        marks: list[dict[str, Any]] = []
+        for at, word in self.marks:  # words point to the middle: at an edge they would be cut off
+            side = "right" if at > self.x[-1] / 2 else "left"
+            marks.append({"xAxis": at, "label": {"formatter": word, "align": side, **text}})
         series[0]["markLine"] = {"symbol": "none", "data": marks, "lineStyle": text}
         axis = {"type": "value", "axisLabel": {**text, "hideOverlap": True, "showMaxLabel": False}}
         axis |= {"splitLine": {"lineStyle": {"opacity": 0.25}}, "nameTextStyle": text}
         x_axis = {**axis, "name": self.x_label, "nameLocation": "middle", "nameGap": 24}
+        is_count = all(isinstance(y, int) for values in self.lines.values() for y in values)
         last = ", ".join(f"{name} {line[-1][1]:,.4g}" for name, line in points.items() if line)
         return {
             "animation": False,
@@ -174,7 +179,7 @@ class Lines(NamedTuple):
             "legend": {"top": 0, "left": 0, "itemGap": 8, "itemWidth": 14, "textStyle": text},
             "tooltip": {"trigger": "axis", "confine": True},
             "xAxis": {**x_axis, "min": 0.0, "max": "dataMax", "minInterval": 1},
-            "yAxis": {**axis, "min": 0.0},
+            "yAxis": {**axis, "min": 0.0, "minInterval": int(is_count)},
             "series": series,
         }
 
@@ -218,7 +223,8 @@ Parts = Iterator[Markup | Lines]
 def pool(run: Run, events: Events) -> Parts:
     """Yield servers, their queues over time, and decisions as they happen."""
     if not events["sample"]:
-        yield html(_HINT, "Waiting for the first sample of the servers…")
+        waits = run.status == "running"
+        yield html(_HINT, "Waiting for the first sample…" if waits else "No sample was taken.")
         return
     servers, samples, decisions = events["servers"][0], events["sample"], events["decision"]
     now, names, simulated = samples[-1], servers["names"], servers["clock"] == "simulated"
@@ -248,7 +254,8 @@ def pool(run: Run, events: Events) -> Parts:
         row["decisions"] = now["decisions"][m] if "decisions" in now else routed[m]
         rows.append({**row, "failed": now["failed"][m] if "failed" in now else None})
     columns = {"server": "{name}", "state": "{state}", "running": "{running}"}
-    columns |= {"waiting": "{waiting}", "KV cache": "{kv}", ">decisions": "{decisions:,}"}
+    columns |= {"waiting": "{waiting}", "KV cache": "{kv}"}
+    columns |= {">decisions": "{decisions:,}"} if simulated or "decisions" in now else {}
     columns |= {">failed": "{failed:,}"} if "failed" in now else {}
     about = servers.get("about")
     yield html(_HINT, f"pool {about['pool']}, policy {about['policy']}" if about else "")
@@ -271,14 +278,17 @@ def token_budget(run: Run, events: Events) -> Parts:
     steps, summary, budget = events["trace"], run.summary or {}, run.settings["budget"]
     calls = [step for step in steps if step["tokens"] > 0]
     last = steps[-1] if steps else {"cumulative_tokens": 0, "quality": 0.0}
-    spent = last["cumulative_tokens"]
+    by_agent = {a: sum(step["tokens"] for step in calls if step["agent"] == a) for a in BUDGETED}
+    report: dict[str, Any] = {"tokens": last["cumulative_tokens"], "by_agent": by_agent}
+    report |= summary.get("cost_report", {})  # it has the tokens of lost calls, too
+    spent, used = report["tokens"], report["by_agent"]
     preflight = (events["preflight"] or [{}])[-1]
     allocated = (events["allocation"] or [{}])[-1]
     true = {"true_quality": f"{summary['true_quality']:.0f}"} if "true_quality" in summary else {}
     yield stats(
         quality=f"{last['quality']:.0f}",
         tokens=f"{spent:,}",
-        calls=len(calls),
+        agent_calls=len(calls),
         left=f"{budget - spent:,}",
         task=preflight.get("complexity", "–"),
         least_budget=f"{preflight.get('minimum_budget', 0):,}",
@@ -288,14 +298,11 @@ def token_budget(run: Run, events: Events) -> Parts:
     yield errors([preflight["warning"]] if "warning" in preflight else [])
     bars = []
     for i, agent in enumerate(BUDGETED):
-        used = sum(call["tokens"] for call in calls if call["agent"] == agent)
         most = allocated.get(agent, budget)
-        bars.append(bar(used / most, f"{used:,} of {most:,} allocated", i, agent))
-    overhead = max(spent - sum(call["tokens"] for call in calls), 0)
-    bars.append(
-        bar(overhead / budget, f"{overhead:,} of {budget:,} tokens", 4, "ratings, pre-flight")
-    )
-    bars.append(bar(spent / budget, f"{spent:,} of {budget:,} tokens", 7, "whole budget"))
+        bars.append(bar(used[agent] / most, f"{used[agent]:,} of {most:,} allocated", i, agent))
+    overhead = max(spent - sum(used.values()), 0)
+    for i, name, tokens in ((4, "ratings, pre-flight", overhead), (7, "whole budget", spent)):
+        bars.append(bar(tokens / budget, f"{tokens:,} of {budget:,} tokens", i, name))
     yield section("Budget", *bars)
     x = [0, *(call["cumulative_tokens"] for call in calls)]
     quality = {"quality": [0.0, *(call["quality"] for call in calls)]}
@@ -325,15 +332,17 @@ def cutoffs(steps: Iterable[Mapping[str, Any]]) -> list[tuple[float, str]]:
 
 def assignment(run: Run, events: Events) -> Parts:
     """Yield rewards, shares and load states of a training, and what Q-learning has learned."""
-    steps = events["iteration"]
+    steps, summary = events["iteration"], run.summary or {}
     if not steps:
-        yield html(_HINT, "The team is being set up…")
+        is_setup = run.status == "running"
+        yield html(_HINT, "The team is being set up…" if is_setup else "No task was finished.")
         return
     last, count = steps[-1], len(steps)
 
     def values(key: str) -> list[Any]:
         return [step[key] for step in steps]
 
+    paid_usd = sum(call.get("cost_usd", 0.0) for call in events["llm_attempt"])
     yield stats(
         tasks=f"{count} of {run.settings['iterations']}",
         mean_reward=f"{fmean(values('adjusted_reward')):.3f}",
@@ -341,10 +350,17 @@ def assignment(run: Run, events: Events) -> Parts:
         exploration=f"{last['epsilon']:.3f}",
         imbalance=f"{last['imbalance']:.2f}",
         load=last["next_load_state"].replace("_", " "),
-        cost=f"{sum(values('cost_usd')):.4f} USD",
+        cost=f"{summary.get('cost_usd', paid_usd):.4f} USD",
         row_shifts=sum(shift is not None for shift in values("row_shift")),
         penalties=sum(penalty > 0 for penalty in values("load_penalty")),
         cool_downs=sum(values("cooled_down")),
+    )
+    wrong = {"judge_unreadable": "answers of the judge could not be read"}
+    wrong["judge_failed"] = f"calls of the judge failed ({summary.get('judge_error')})"
+    yield errors(
+        f"{summary[key]} of {count} {words}: 0.5 stands for each of their scores"
+        for key, words in wrong.items()
+        if summary.get(key)
     )
     bars = []
     for i, kind in enumerate(TASK_TYPES):
@@ -419,8 +435,9 @@ def coordination(run: Run, events: Events) -> Parts:
         about = html(words, valid, **verdict) if verdict else ""
         card = html('<div class="card">{}</div>{}', answer.get("content"), about)
         item = "<li><details><summary>{}</summary><p>{}</p></details></li>"
-        sources = each(item, [(doc["source"], doc["text"]) for doc in answer.get("documents", [])])
-        yield section("Answer", card) + section("Sources", html("<ol>{}</ol>", sources))
+        cited = enumerate(answer.get("documents", []), 1)
+        sources = each(item, [(f"[{n}] {doc['source']}", doc["text"]) for n, doc in cited])
+        yield section("Answer", card) + section("Sources", html("<ul>{}</ul>", sources))
     columns = {">#": "{iteration}", "decision": "{action}", ">at ms": "{elapsed_ms:.0f}"}
     columns |= {">passages": "{docs}", ">context": "{context_tokens:,}", "<open then": "{choices}"}
     rows = [{**one, "choices": ", ".join(one["open"])} for one in decisions]
@@ -431,6 +448,9 @@ def coordination(run: Run, events: Events) -> Parts:
     yield table("Calls of the model", columns, models)
     columns = {">#": "{iteration}", "from": "{sender}", "to": "{receiver}", "<message": "{content}"}
     handoffs = [{"sender": one.get("name"), **one} for one in answer.get("handoffs", [])]
+    for one in handoffs:  # what an agent hands back is named by its type, unless it failed
+        if one.get("kind") == "handoff_back" and one["content"] not in FAULTS:
+            one["content"] = None
     yield table("Handoffs", columns, handoffs)
 
 
@@ -444,11 +464,10 @@ def comparison(result: Mapping[str, Any]) -> Parts:
     ]
     columns = {"": "{at}", "run": '<a href="/show/{run_id}">{run_id}</a>', "status": "{chip}"}
     yield table("Runs", {**columns, "<settings": "{settings}"}, rows)
-    curves = [dict(map(tuple, curve)) for curve in result["curves"]]
+    curves = [{0: 0.0, **dict(map(tuple, curve))} for curve in result["curves"]]
     if not is_budget:  # single rewards hide which run is ahead
-        for curve in curves:
-            sums = accumulate(curve.values())
-            curve.update({at: s / n for n, (at, s) in enumerate(zip(curve, sums, strict=True), 1)})
+        sums = [accumulate(reward for _, reward in curve) for curve in result["curves"]]
+        curves = [{n: total / n for n, total in enumerate(totals, 1)} for totals in sums]
     x = sorted({at for curve in curves for at in curve})
     lines = {
         letter: [curve.get(at) for at in x] for letter, curve in zip("AB", curves, strict=True)
@@ -461,16 +480,21 @@ def comparison(result: Mapping[str, Any]) -> Parts:
         ends = [{"words": words, "at": at} for at, words in marks]
         columns = {"run and reason": "{words}", ">after tokens": "{at:,}"}
         yield table("Cut-offs", columns, ends)
-        shown = {"step": "action", "tokens": "cumulative_tokens:,", "quality": "quality:.0f"}
-        shown |= {"ROI": "roi:.4f", "ended": "cutoff_reason"}
+        shown = {"{}: step": "action", ">{}: tokens": "cumulative_tokens:,"}
+        shown |= {">{}: quality": "quality:.0f", ">{}: ROI": "roi:.4f"}
+        shown["{}: ended"] = "cutoff_reason"
     else:
         yield Lines("Mean reward so far", "task", x, lines)
-        shown = {"task": "task_type", "goes to": "key", "reward": "adjusted_reward:.3f"}
-    columns = {f"{s}: {head}": f"{{{s}_{spec}}}" for s in "AB" for head, spec in shown.items()}
-    traces = []
+        shown = {"{}: task": "task_type", "{}: goes to": "key"}
+        shown[">{}: reward"] = "adjusted_reward:.3f"
+    columns = {head.format(s): f"{{{s}_{spec}}}" for s in "AB" for head, spec in shown.items()}
+    traces: list[dict[str, Any]] = []
     for pair in result["traces"]:
-        sides = zip("AB", pair, strict=True)
-        traces.append({f"{s}_{key}": x for s, step in sides for key, x in (step or {}).items()})
+        traces.append({})
+        for s, step in zip("AB", pair, strict=True):
+            traces[-1] |= {f"{s}_{key}": x for key, x in (step or {}).items()}
+            if step and step.get("tokens") == 0:  # no call: its ROI is that of the last one
+                traces[-1][f"{s}_roi"] = None
     yield table("Traces side by side", columns, traces)
     numbers = [
         {"name": key.replace("_", " ").replace(".", ": "), **x}

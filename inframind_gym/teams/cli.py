@@ -207,10 +207,11 @@ def _print_trace(run_id: str, summary: dict[str, Any], steps: list[dict[str, Any
     if "warning" in summary:
         _print(f"warning: {summary['warning']}")
     _print(table)
+    cost = "unpriced" if summary["unpriced_models"] else f"{summary['cost_usd']:.4f} USD"
     _print(
         f"{report['tokens']:,} of {report['budget']:,} tokens, {report['unspent']:,} returned "
         f"({report['overhead_tokens']:,} on pre-flight and ratings), quality "
-        f"{summary['quality']:.0f} by the proxies, {summary['cost_usd']:.4f} USD"
+        f"{summary['quality']:.0f} by the proxies, {cost}; ended by {summary['ended_by']}"
     )
     if not summary["simulated"]:
         _print(summary["output"])
@@ -322,6 +323,8 @@ def _print_answer(run_id: str, response: AgentResponse) -> None:
     _print("\n" + " > ".join(step["action"] for step in metadata["decisions"]))
     for failure in metadata["failures"]:
         _print(f"{failure['agent']} failed ({failure['failure']}): {failure['message']}")
+    if metadata["failures"] and not metadata["calls"]:
+        _print("no model answered any call")
     for doc_id, reason in metadata["withheld"]:
         _print(f"withheld {doc_id}: {reason}")
     score = f"validated {response.validation_score:.2f}"
@@ -347,7 +350,8 @@ def list_runs(runs: Runs = DEFAULT_FILE) -> None:
     for each in rows:
         summary = {"calls": "", "cost_usd": 0.0} | (each.summary or {})
         started = datetime.fromtimestamp(each.started_s, UTC).astimezone()
-        figures = str(summary["calls"]), f"{summary['cost_usd']:.4f}"
+        usd = "unpriced" if summary.get("unpriced_models") else f"{summary['cost_usd']:.4f}"
+        figures = str(summary["calls"]), usd
         table.add_row(each.run_id, each.team, each.status, f"{started:%m-%d %H:%M:%S}", *figures)
     _print(table)
 

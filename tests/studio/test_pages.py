@@ -20,6 +20,7 @@ from playwright.sync_api import expect, sync_playwright
 from inframind_gym.evaluation.runner import run
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.teams.runs import RunStore
+from tests.live.vllm_server.fake import Answer, FakeServer, in_order
 from tests.studio.conftest import TOKEN
 from tests.studio.test_runs import gateway  # noqa: F401 (a fixture)
 
@@ -87,6 +88,17 @@ def test_a_run_is_started_watched_to_its_end_and_reloaded(
     assert rows.count() == sum(event.kind == "trace" for event in written)
 
 
+def test_who_stops_a_run_sees_that_its_call_is_awaited(
+    serve: Callable[..., str], page: Any
+) -> None:
+    with FakeServer(in_order(Answer(hang=True))) as server:
+        page.goto(serve("--provider", f"{server.url}/v1", "--model", "m") + "/token-budget")
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_url(re.compile("/show/"))
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_role("button", name="Stopping")).to_be_disabled()
+
+
 def write_hostile(store: RunStore) -> dict[str, str]:
     """Write runs whose models have answered with markup; returns their names by team."""
     runs = {}
@@ -147,6 +159,8 @@ def test_two_runs_are_compared(serve: Callable[..., str], page: Any) -> None:
     numbers = page.get_by_role("region", name="numbers")
     row = numbers.get_by_role("row", name=re.compile("cost report: tokens"))
     expect(row).to_contain_text(re.compile(r"\d,\d{3}"))
+    traces = page.get_by_role("region", name="traces")
+    expect(traces.locator("tbody tr").last.locator("td.number").last).to_have_text("")  # no call
     cut = page.get_by_role("region", name="cut-offs").get_by_role("row", name=re.compile("A: cut"))
     expect(cut.first).to_contain_text("critic")
     expect(page.get_by_role("img", name=re.compile("Quality over tokens"))).to_be_visible()

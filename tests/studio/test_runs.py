@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,9 +88,37 @@ def test_a_gateway_that_is_not_there_fails_with_the_remedy(store: RunStore) -> N
 def test_servers_of_a_pool_that_are_down_are_shown_so(store: RunStore) -> None:
     run, events = watch(store, "servers", pool="cpu-tiny")
     assert run.status == "complete", run.summary
-    first = events["sample"][0]
+    first, names = events["sample"][0], events["servers"][0]["names"]
     assert set(first["up"]) == {0}
-    assert all(first["notes"])
+    assert all(note.startswith(name) for name, note in zip(names, first["notes"], strict=True))
+
+
+def drawn(run: Run, events: dict[str, list[Any]], **figures: Any) -> str:
+    """The page of a run whose summary has these figures."""
+    views = pytest.importorskip("inframind_gym.studio.views")
+    run = replace(run, summary={**(run.summary or {}), **figures})
+    parts = views.VIEWS[run.team](run, events)
+    return "".join(str(p.options() if isinstance(p, views.Lines) else p) for p in parts)
+
+
+def test_pages_have_the_figures_of_the_summary(store: RunStore) -> None:
+    run, events = play(store, "assignment", {"iterations": 8}, Ways())
+    page = drawn(run, events, cost_usd=7.0, judge_unreadable=8)
+    assert "7.0000 USD" in page and "8 of 8 answers of the judge could not be read" in page
+    assert "No task was finished" in drawn(run, defaultdict(list))
+    run, events = play(store, "token-budget", TASK, Ways())
+    report = {"tokens": 19_876, "by_agent": {"planner": 1, "executor": 12_345, "critic": 2}}
+    page = drawn(run, events, cost_report=report)
+    assert all(said in page for said in ("19,876", "12,345 of", "agent calls"))
+
+
+def test_an_answer_numbers_its_sources(store: RunStore) -> None:
+    back = {"kind": "handoff_back", "sender": "planner", "receiver": "supervisor"}
+    answer = {"content": "So [1].", "documents": [{"source": "a.md", "text": "So."}]}
+    answer["handoffs"] = [{**back, "content": said} for said in ("Plan", "timeout")]
+    run = store.get_run(store.create_run("coordination", {}))
+    page = drawn(run, defaultdict(list, answer=[answer]))
+    assert "[1] a.md" in page and "timeout" in page and "Plan<" not in page
 
 
 def test_only_so_many_runs_are_under_way(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from inframind_gym.cli import app as commands
 from inframind_gym.studio.runs import TEAMS, Launcher, Ways
 from inframind_gym.studio.server import COOKIE, Boards, make_app
-from inframind_gym.teams.runs import RunStore
+from inframind_gym.teams.runs import FORMS, RunStore
 from tests.studio.conftest import TASK, TOKEN, until_over
 from tests.teams.token_budget.runs import STEP, Model
 
@@ -65,6 +65,7 @@ def test_a_run_over_the_wire(client: TestClient) -> None:
     assert run["traces"][-1]["cutoff_reason"] == "stop"
     assert [listed["run_id"] for listed in client.get("/runs").json()] == [run_id]
     assert client.get("/runs?team=pool").json() == []
+    assert client.get("/runs?team=chess").status_code == 422
     assert listen(client, run_id, after=5) == events[5:]
     assert listen(client, run_id, after=99) == []
 
@@ -119,6 +120,7 @@ def test_a_run_can_be_stopped(client: TestClient, launcher: Launcher) -> None:
         ("gateway", {}, "--gateway"),
         ("servers", {}, "--pool"),
         ("coordination", {"question": "?", "policy": "os:system"}, "policy"),
+        ("coordination", {"question": " \n"}, "question"),
         ("assignment", {"iterations": 0}, "iterations"),
     ],
     ids=str,
@@ -140,11 +142,13 @@ def test_unknown_names_are_not_found(client: TestClient) -> None:
         assert end.value.code == 4404
 
 
-def test_pages_are_there_or_say_so(serve: Callable[..., str]) -> None:
+def test_pages_are_there_or_say_so(serve: Callable[..., str], store: RunStore) -> None:
     pytest.importorskip("nicegui")
     address = serve()
+    pairs = {team: [store.create_run(team, {}) for _ in "AB"] for team in FORMS}  # without steps
     for path, status in (
         *((f"/{name}", 200) for name in ("", *TEAMS, "boards")),
+        *((f"/compare/{first}/{second}", 200) for first, second in pairs.values()),
         *((f"/{name}", 404) for name in ("docs", "openapi.json", ".env", "%00", "show/x")),
         *((f"/{name}", 404) for name in ("compare/a/b", "boards/x", "boards/x/report")),
     ):
@@ -178,7 +182,8 @@ def test_a_token_is_asked_for_and_becomes_a_cookie(launcher: Launcher) -> None:
         assert client.get("/runs", headers=headers).status_code == 403
         page = client.get("/runs", headers={"accept": "text/html"})
         assert (page.status_code, 'action="/sign-in"' in page.text) == (401, True)
-        assert client.post("/sign-in", data={"token": "wrong"}).status_code == 401
+        page = client.post("/sign-in", data={"token": "wrong"})
+        assert (page.status_code, "not the token" in page.text) == (401, True)
         reply = client.post("/sign-in", data={"token": TOKEN})
         assert reply.status_code == 303
         cookie = reply.headers["set-cookie"].lower()
@@ -194,13 +199,22 @@ def test_a_token_is_asked_for_and_becomes_a_cookie(launcher: Launcher) -> None:
             pass
 
 
-@pytest.mark.parametrize(("host", "token"), [("0.0.0.0", ""), ("127.0.0.1", "short")])
-def test_other_addresses_need_a_token_of_some_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, token: str
+@pytest.mark.parametrize(
+    ("option", "token", "said"),
+    [
+        ("--host=0.0.0.0", "", "INFRAMIND_STUDIO_TOKEN"),  # other addresses need one
+        ("--host=127.0.0.1", "short", "INFRAMIND_STUDIO_TOKEN"),
+        ("--provider=opnai", "", "openai"),
+        ("--provider=openai", "", "OPENAI_API_KEY"),
+    ],
+)
+def test_what_is_wrong_or_missing_is_said_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, token: str, said: str
 ) -> None:
     pytest.importorskip("nicegui")
     monkeypatch.setenv("INFRAMIND_STUDIO_TOKEN", token)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     runs = tmp_path / "runs.sqlite"
-    result = CliRunner().invoke(commands, ["studio", "--host", host, "--runs", str(runs)])
-    assert (result.exit_code, "INFRAMIND_STUDIO_TOKEN" in result.output) == (2, True)
+    result = CliRunner().invoke(commands, ["studio", option, "--runs", str(runs)])
+    assert (result.exit_code, said in result.output) == (2, True)
     assert not runs.exists()

@@ -123,6 +123,7 @@ def test_without_arguments_a_run_demonstrates_what_it_learned() -> None:
 def test_without_a_task_a_run_demonstrates() -> None:
     done = team("run", "token-budget")
     assert done.exit_code == 0
+    assert " ".join(done.output.split()).endswith("by the proxies, unpriced; ended by stop")
     run, _, events = newest()
     assert (run.team, run.status) == ("token-budget", "complete")
     assert (run.settings["budget"], run.settings["provider"]) == (20_000, "simulated")
