@@ -13,6 +13,7 @@ from inframind_gym.cli import app
 from inframind_gym.configs import find_config
 from inframind_gym.teams.coordination import retrieval
 from inframind_gym.teams.runs import FORMS, Event, Run, RunLog, RunStore
+from tests.live.vllm_server.fake import Answer, FakeServer
 from tests.teams.coordination.runs import HashedWords
 
 pytest.importorskip("langgraph")
@@ -162,6 +163,12 @@ def test_texts_of_ones_own_do_not_steer_the_terminal() -> None:
     assert done.exit_code == 0, done.output
     assert "A block [31mholds 16 :warning: tokens [b]here[/b] [1]." in done.output
     assert "[1] notes [draft] :key:.md\n" in done.output
+
+
+def test_it_says_that_no_model_answered() -> None:
+    with FakeServer(lambda request, number: Answer(status=400)) as server:
+        done = ask("--provider", f"{server.url}/v1", "--model", "m", QUESTION)
+    assert done.exit_code == 0 and "no model answered any call" in done.output, done.output
 
 
 def test_variables_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

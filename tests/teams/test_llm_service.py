@@ -65,15 +65,8 @@ def completion(content: Any, tokens: float = 1) -> bytes:
 
 
 # Contents that are no text, and counts of tokens that are none.
-ODD = (
-    ([{"type": "text"}],),
-    ({"a": 1},),
-    (3,),
-    ("2", math.inf),
-    ("2", 1e30),
-    ("2", 10**30),
-    ("2", 1.5),
-)
+ODD = [completion(content) for content in ([{"type": "text"}], {"a": 1}, 3)]
+ODD += [completion("2", tokens) for tokens in (math.inf, 1e30, 10**30, 1.5)]
 
 
 def outcomes(log: Log) -> list[str]:
@@ -115,7 +108,7 @@ def test_what_may_pass_is_tried_again(opened: Opened, fault: Answer) -> None:
         (Answer(whole=b'{"choices": [{"mess'), "malformed", 1),
         (Answer(whole=b'{"choices": []}'), "malformed", 1),
         (Answer(whole=b"[1, 2]"), "malformed", 1),
-        *((Answer(whole=completion(*odd)), "malformed", 1) for odd in ODD),
+        *((Answer(whole=odd), "malformed", 1) for odd in ODD),
     ],
 )
 def test_what_does_not_pass_is_an_error(

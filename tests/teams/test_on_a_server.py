@@ -25,17 +25,6 @@ def noise(request: dict[str, Any], _: int) -> Answer:
     return Answer(SCORES if wants_json else "qx zzv 81 _", tokens=request["max_tokens"])
 
 
-def test_a_team_says_that_no_model_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retrieval, "available", lambda: None)
-    with FakeServer(lambda request, number: Answer(status=400)) as server:
-        way = ["--provider", f"{server.url}/v1", "--model", "m"]
-        runs = ["--runs", str(tmp_path / "runs.sqlite")]
-        done = CliRunner().invoke(app, ["team", "run", "coordination", *way, *runs, QUESTION])
-    assert done.exit_code == 0 and "no model answered any call" in done.output, done.output
-
-
 @pytest.mark.parametrize(
     ("team", "arguments"),
     [
