@@ -19,6 +19,7 @@ from inframind_gym.configs import Positive, PositiveInt, StrictModel
 from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.tracker import Tracker
 from inframind_gym.policies import checkpoint
+from inframind_gym.progress import say
 from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.server.pool import Scheduler
 
@@ -158,6 +159,8 @@ class Run:
         facts = {"config": config.model_dump(mode="json"), "seed": self.seed}
         self.facts = json.loads(json.dumps({**facts, "simulator_version": version}))
         if not checkpoint.exists(self.out / STATE):
+            if self.resume:
+                say(f"{self.out}: holds no state to go on from, this training begins.")
             return None
         if not self.resume:
             raise ConfigError(

@@ -376,7 +376,7 @@ def enter_fit(path: Path, text: str, places: Sequence[str], budget_queries: int)
     The text is POLICY=PLAYS:QUERIES, or POLICY=PLAYS,PLAYS:QUERIES of several trainings.
 
     Raises:
-        InfraMindError: The text is not of that form, or `add_fits` refuses.
+        InfraMindError: The text is not of that form, a name no policy, or `add_fits` refuses.
     """
     policy, _, rest = text.partition("=")
     plays, _, queries = rest.rpartition(":")
@@ -386,7 +386,7 @@ def enter_fit(path: Path, text: str, places: Sequence[str], budget_queries: int)
             "bid_price=bid_price:runs/x/best:9000000."
         )
     names = tuple(plays.split(","))
-    for name in names:
+    for name in (policy, *names):
         resolve_policy(name)
     fit = Fit(policy=names if len(names) > 1 else plays, queries=int(queries))
     add_fits(path, budget_queries, {policy: dict.fromkeys(places, fit)})

@@ -126,5 +126,9 @@ if __name__ == "__main__":
     test = Streams(loads, 1000, split="test", num_queries=3000)
     played = [p for p in test.play(average, args.test_steps, greedy=True) if p[1] > SETTLED_S]
     for load, bound in BOUND.items():
-        mean = np.mean([good for row, *_, good in played if loads[row] == load])
+        good = np.array([good for row, *_, good in played if loads[row] == load])
+        if not good.size:
+            print(f"load {load}: no query after {SETTLED_S:g} s is over: take more --test-steps")
+            continue
+        mean = good.mean()
         print(f"load {load}: goodput {mean:.3f}, {mean / bound:.0%} of the bound {bound:.3f}")

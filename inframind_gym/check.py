@@ -20,6 +20,7 @@ from inframind_gym.errors import (
     unknown,
 )
 from inframind_gym.evaluation.scenarios import load_track
+from inframind_gym.evaluation.store import HEADER
 from inframind_gym.evaluation.suite import load_suite
 from inframind_gym.files import read_yaml
 from inframind_gym.policies import POLICIES, resolve_policy
@@ -143,6 +144,12 @@ def kinds_of(target: str) -> list[str]:
     """Return the kind of a file or folder, or all kinds that have a configuration of that name."""
     path = Path(target)
     if os.path.exists(target):
+        if (path / HEADER).is_file():
+            raise ConfigError(f"{path}: holds results; see `inframind bench leaderboard {path}`.")
+        if path.suffix == ".py":
+            raise ConfigError(
+                f"{path}: a policy goes by its class, {path.stem}:Class in its folder."
+            )
         if path.suffix == ".csv":
             return ["traces"]
         if path.is_dir() or path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -218,7 +225,7 @@ def _policy(target: str) -> str:
     if not families and ":" not in target:
         names = {name for policies in POLICIES.values() for name in policies}
         shipped = [name for kind in KINDS for name in list_configs(kind)]
-        hint = did_you_mean(target, [*names, *shipped, *os.listdir()])
+        hint = did_you_mean(target, ["install", *names, *shipped, *os.listdir()])
         raise _unknown(f"{shortened(target)!r} is nothing that is known.{hint}")
     found, problems = [], []
     for family in families or ["routing"]:

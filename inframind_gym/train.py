@@ -19,6 +19,7 @@ import typer
 from inframind_gym.configs import StrictModel, load_yaml_model, read_setting, validate
 from inframind_gym.errors import ConfigError, did_you_mean, needs, require, unknown
 from inframind_gym.evaluation.tracker import trackers_of
+from inframind_gym.progress import say
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _ROOTS: Final = (_PACKAGE.parent, _PACKAGE / "_laboratory")  # in a checkout, in a wheel
@@ -46,7 +47,10 @@ def train(
     seed: Annotated[int, typer.Option(help="Same seed, same result.", min=0)] = 0,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Length, in the unit of the configuration's key `steps`."),
+        typer.Option(
+            min=1,
+            help="Length, in the unit of the configuration's key `steps`; bid_price has `survey`.",
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that play.", min=1)] = 1,
     resume: Annotated[bool, typer.Option(help="Go on where the training in --out ended.")] = False,
@@ -69,11 +73,14 @@ def train(
     function, checked = read_config(config, [*changes, *(set_ or [])])
     if workers > 1 and "bid_price" not in function.__module__:
         raise ConfigError(f"--workers: {config} trains in one process.")
-    run = importlib.import_module("agents.runs").Run(out, seed, resume, trackers, workers)
+    runs = importlib.import_module("agents.runs")
+    run = runs.Run(out, seed, resume, trackers, workers)
     try:
         result = function(checked, run)
     except KeyboardInterrupt:
-        print(f"stopped; --resume goes on from the last state in {out}.", file=sys.stderr)
+        kept = (out / runs.STATE).is_dir()
+        then = "--resume goes on from the last state in" if kept else "no state was written yet to"
+        say(f"stopped; {then} {out}.")
         raise typer.Exit(130) from None
     print(json.dumps(result, default=str))
 
@@ -147,4 +154,9 @@ def read_config(
             if not isinstance(inner, dict):
                 raise ConfigError(f"{dotted}: {key} is a value, not a group of keys.")
         inner[last] = value
+        if dotted == "steps" and dotted not in model.model_fields:
+            raise ConfigError(
+                f"steps: {algorithm} has none; its length are the queries of `survey`: "
+                "--set 'survey=[{queries: 240000, keep: 100}, {queries: 100000}]'."
+            )
     return function, validate(data, model, source=" + ".join([str(path), *changes]))

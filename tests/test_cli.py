@@ -109,6 +109,10 @@ def test_every_shipped_file_is_known_by_its_keys(kind: str, name: str) -> None:
         (["typo.yaml"], "typo.yaml:1: schedular: unknown key. Did you mean 'scheduler'?"),
         (["other.yaml"], "are those of no file that is known"),
         (["suite.yaml"], "suite.yaml: unknown pool 'nowhere'"),
+        (["workloads", "typo.yaml"], "typo.yaml:23: models: input should be a valid dictionary"),
+        (["instal"], "Did you mean 'install'?"),
+        (["mine.py"], "mine:Class"),
+        (["results"], "inframind bench leaderboard results"),
     ],
 )
 def test_what_is_wrong_with_a_file(
@@ -118,10 +122,12 @@ def test_what_is_wrong_with_a_file(
     pool = find_config("pools", "single-gpu").read_text(encoding="utf-8")
     suite = find_config("suites", "starter").read_text(encoding="utf-8")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "results").mkdir()
     for name, content in {
         "typo.yaml": f"schedular: edf\n{pool}",
         "other.yaml": "version: 3\nservices: {}\n",
         "suite.yaml": suite.replace("b200-2gpu", "nowhere"),
+        **dict.fromkeys(("mine.py", "results/run.json"), ""),
     }.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     status, output = check(*arguments)

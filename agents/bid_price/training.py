@@ -50,6 +50,7 @@ from inframind_gym.configs import (
     PositiveInt,
     StrictModel,
 )
+from inframind_gym.errors import ConfigError
 from inframind_gym.evaluation.bounds import maximise
 from inframind_gym.evaluation.runner import in_parallel
 from inframind_gym.policies.bid_price import (
@@ -353,7 +354,7 @@ def train(config: BidPriceConfig, run: Run) -> dict[str, Any]:
         Means of MEASURES on the validation split, and the checkpoint's folder.
 
     Raises:
-        ConfigError: see `Run.begin`.
+        ConfigError: The survey is too short; see `Run.begin`.
     """
     tensors, saved = run.begin(config) or ({}, {"queries": {}})
     if "validation" in saved:
@@ -437,6 +438,11 @@ class Trainer:
             recipes = recipes.select(kept)
         played = self._play_survey(recipes, len(config.survey) - 1)
         survey = surveyed(played, recipes, spec)
+        if not survey.known.path_s.any(axis=2).all():
+            raise ConfigError(
+                f"survey: its last round leaves some of {len(recipes)} recipes unplayed. Give it "
+                "more `queries`, or the round before it a smaller `keep`."
+            )
         easiness = easiness_of_questions(played, survey.right, len(embeddings))
         weights, centres = ease_of_questions(played, easiness, embeddings)
         score = (embeddings.astype(np.float64) @ weights)[played.records["task"]]

@@ -175,7 +175,9 @@ class Canvas:
         left, top, right, bottom = box
         if card:
             self.card(box)
-        shown, name = table.rows[:MOST_ROWS], int((right - left) * 0.24)
+        shown = table.rows[:MOST_ROWS]
+        longest = max((_font(14).getlength(_words(row[0])) for row in shown), default=0.0)
+        name = int(np.clip(longest + 8, 0.24 * (right - left), 0.42 * (right - left)))
         self.text((left + 14, top + 20), table.title, 16, bold=True, width=name)
         parts = [
             1 + any(isinstance(row[i + 1], Bar) for row in shown) for i in range(len(table.columns))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from numbers import Real
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import BeforeValidator
 
 from inframind_gym.configs import StrictModel, within
 from inframind_gym.envs.core import Env, Float32s, ObservationForm, Rngs, Simulation, VectorEnv
@@ -24,14 +25,26 @@ from inframind_gym.teams.token_budget.simulate import SimulatedTask
 LEAST_BUDGET: Final = 500
 MOST_BUDGET: Final = 200_000
 
-_Tokens = Annotated[int, within(LEAST_BUDGET, MOST_BUDGET)]
+
+def _in_tokens(budget: Any) -> Any:
+    """Refuse what is neither a budget nor a range of two."""
+    ends = budget if isinstance(budget, list | tuple) and len(budget) == 2 else [budget]
+    numbers = all(isinstance(end, Real) and not isinstance(end, bool) for end in ends)
+    if not numbers or not all(LEAST_BUDGET <= e <= MOST_BUDGET and e % 1 == 0 for e in ends):
+        raise ValueError(
+            f"must be tokens from {LEAST_BUDGET} to {MOST_BUDGET}, or [least, most] of them, got "
+            f"{budget!r:.60}"
+        )
+    if ends[0] > ends[-1]:
+        raise ValueError(f"a range goes up, got {list(ends)}")
+    return budget
 
 
 class TokenBudgetConfig(StrictModel):
     """Arguments of `TokenBudgetEnv`, described there, with the values that they may have."""
 
     team: str = constants.DEFAULT
-    budget: _Tokens | tuple[_Tokens, _Tokens] = 20_000
+    budget: Annotated[int | tuple[int, int], BeforeValidator(_in_tokens)] = 20_000
     strategy: constants.Strategy = "adaptive"
     price: Annotated[float, within(0.0, 1.0)] = 0.001
     overhead: bool = True
@@ -42,13 +55,6 @@ class TokenBudgetConfig(StrictModel):
     def budget_range(self) -> tuple[int, int]:
         """Least and largest budget in tokens."""
         return self.budget if isinstance(self.budget, tuple) else (self.budget, self.budget)
-
-    @model_validator(mode="after")
-    def _check_budget(self) -> TokenBudgetConfig:
-        low, high = self.budget_range
-        if low > high:
-            raise ValueError(f"budget: a range goes up, got {[low, high]}")
-        return self
 
 
 class TokenBudgetSpec(NamedTuple):
@@ -325,8 +331,8 @@ class TokenBudgetSimulation(Simulation):
         return Frame(
             "InfraMind Token budget",
             (f"{constants.COMPLEXITIES[int(state.seen[0])]} task", self.config.strategy, price),
-            f"{spent:,} / {budget:,}",
-            f"tokens, {budget - spent:,} left",
+            f"{spent:,} / {budget:,} tokens",
+            f"{budget - spent:,} left",
             (Table("Ledger", ("calls", "used", "left", "last ROI"), rows, overhead),),
             Headline("Quality by the proxies", flags, bar),
             results=f"decision {state.steps[0]} of {self.config.max_steps}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ class Results:
     episodes: dict[Cell, Episode]
     missing: dict[str, list[str]]  # coordinates of planned cells without a result, by policy
     damaged: int = 0  # files of records that cannot be read
+    others: int = 0  # finished cells of the folder that `of` left away
     # Whether episodes have the values from which the tail metric follows
     has_tails: bool = True
 
@@ -70,6 +71,9 @@ class Results:
         """Return notes on left-out policies, estimated constants and unfinished cells."""
         left_out = self.header.get("left_out", {})
         notes = [f"{policy} was left out: {why}" for policy, why in left_out.items()]
+        if self.others:
+            ranked = f"inframind bench leaderboard {self.folder} ranks all"
+            notes.append(f"{self.folder} holds {self.others} more cells, of other runs: {ranked}")
         for texts in self.header.get("estimates", {}).values():
             notes += [text for text in texts if text not in notes]
         if self.missing:
@@ -83,6 +87,27 @@ class Results:
                 f"{', '.join(parts)}. The command that made {self.folder} continues it"
             )
         return notes
+
+    def of(self, suite: Suite) -> Results:
+        """Return the results in a suite's cells, of its policies and any that have all places."""
+        wanted, places = {cell.where for cell in suite.cells()}, set(suite.places())
+
+        def within(where: str) -> bool:
+            return where.partition(", training ")[0] in wanted
+
+        played: dict[str, set[Place]] = {}
+        for cell in self.episodes:
+            if within(cell.where):
+                played.setdefault(cell.policy, set()).add(cell.place)
+        ranked = {name for name, own in played.items() if name in suite.policies or own == places}
+        here = {c: e for c, e in self.episodes.items() if c.policy in ranked and within(c.where)}
+        missing = {policy: list(filter(within, cells)) for policy, cells in self.missing.items()}
+        missing = {p: c for p, c in missing.items() if c and p in {*ranked, *suite.policies}}
+        header, others = dict(self.header), len(self.episodes) - len(here)
+        if "places" in header:
+            of_place = {"/".join(map(str, place)) for place in places}
+            header["places"] = {k: at for k, at in header["places"].items() if k in of_place}
+        return replace(self, header=header, episodes=here, missing=missing, others=others)
 
     def strata(self, policy: str) -> Strata:
         """Return the episodes of a policy by place and seed, one of each training.

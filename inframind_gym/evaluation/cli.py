@@ -93,9 +93,9 @@ def run(
     options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
     texts = [f"{key}={text}" for key, text in options.items() if text is not None]
     texts += settings or ()
-    loaded = load_suite(suite, settings=texts)
+    loaded = load_suite(suite, settings=texts).resolve()
     folder, command = out or Path("results") / loaded.name, sys.argv[1:]
-    summary = run_suite(loaded.resolve(), folder, workers=workers, command=command)
+    summary = run_suite(loaded, folder, workers=workers, command=command)
     if summary.stopped:
         done = summary.kept + summary.computed
         say(f"stopped: {done} of {summary.cells} cells are in {folder}.")
@@ -104,7 +104,7 @@ def run(
         called = as_module if program.name == "__main__.py" else [program.name]
         say(f"Continue with: {shlex.join([*called, *command])}")
         raise typer.Exit(130)
-    results = load_results(folder)
+    results = load_results(folder).of(loaded)
     board = leaderboard(results)
     if trackers:
         track_board(results, board, trackers)

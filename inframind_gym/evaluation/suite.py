@@ -327,5 +327,10 @@ def load_suite(
     changes = {key: value for key, value in (overrides or {}).items() if value is not None}
     for text in settings:
         name, mark, value = text.partition("=")
-        key, changes[key] = read_setting(f"{_SHORT.get(name.strip(), name)}{mark}{value}", model)
+        name, setting = name.strip(), _SHORT.get(name.strip(), name.strip())
+        if mark and setting not in model.model_fields:
+            short = [key for key, field in _SHORT.items() if field in model.model_fields]
+            known = unknown("setting", name, [*short, *model.model_fields])
+            raise ConfigError(f"command line: {known}")
+        key, changes[key] = read_setting(f"{setting}={value}" if mark else text, model)
     return validate(suite.overridden(changes), model, source="command line") if changes else suite

@@ -55,11 +55,7 @@ class Tracker:
     """
 
     def __init__(
-        self,
-        out: Path,
-        config: Mapping[str, Any],
-        to: Sequence[str] = (),
-        name: str | None = None,
+        self, out: Path, config: Mapping[str, Any], to: Sequence[str] = (), name: str | None = None
     ) -> None:
         try:
             out.mkdir(parents=True, exist_ok=True)

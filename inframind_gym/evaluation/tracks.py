@@ -35,7 +35,7 @@ from inframind_gym.evaluation.scenarios import (
 )
 from inframind_gym.evaluation.store import policy_fingerprint
 from inframind_gym.evaluation.tables import Table
-from inframind_gym.policies import requires_of, resolve_policy
+from inframind_gym.policies import POLICIES, requires_of, resolve_policy
 from inframind_gym.progress import say
 from inframind_gym.simulator.arrivals import make_arrivals
 from inframind_gym.simulator.rng import STREAM_BUDGET, uniform_array
@@ -359,7 +359,10 @@ class TrackSuite(StreamSuite):
         for scenario in self.scenarios or ():
             if scenario not in known:
                 raise ConfigError(f"scenarios: {unknown('scenario', scenario, sorted(known))}")
-        _ = self._limits, self.fitted
+        for policy in self.fitted.fits:  # else its fits would be ignored
+            if ":" not in policy and policy not in (names := POLICIES[self.players]):
+                raise ConfigError(f"{self.refits}: {unknown('policy', policy, names)}")
+        _ = self._limits
         refits = None if self.refits is None else str(Path(self.refits).resolve())
         return super(TrackSuite, self.model_copy(update={"refits": refits})).resolve()
 

@@ -41,7 +41,7 @@ BY_RECIPE: Final = ("logit", "log_latency", "spread", "path_s", "path_calls", "w
 MAX_LOAD: Final = 10.0  # calls in flight per slot beyond which a price rises no further
 FALLBACK: Final = "mixed"  # the checkpoint of workloads that have none of their own
 TRAIN: Final = (
-    "Train one in a checkout: `inframind train bid_price --pool POOL.yaml "
+    "Train one (extra `agents`): `inframind train bid_price --pool POOL.yaml "
     "--workload WORKLOAD.yaml --out FOLDER`, and play bid_price:FOLDER/best"
 )
 _SQRT_HALF: Final = math.sqrt(0.5)

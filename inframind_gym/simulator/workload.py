@@ -132,7 +132,7 @@ class ModelEntry(StrictModel):
 
 def _default_shares(models: Any) -> Any:
     """Give all models the same share, if the file gives none."""
-    entries = models.values() if isinstance(models, dict) else ()
+    entries = models.values() if isinstance(models, dict) else [None]
     if any(not isinstance(entry, dict) or "share" in entry for entry in entries):
         return models
     return {alias: {**entry, "share": 1.0 / len(entries)} for alias, entry in models.items()}

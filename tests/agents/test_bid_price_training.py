@@ -102,6 +102,8 @@ def test_checkpoints_are_found_by_workload_and_servers(trained: Path, tmp_path: 
     for place in ("both", "pools"):  # that for all workloads; that for these servers
         found = BidPricePolicy(str(tmp_path / place)).model_for(spec)
         assert found.known.slots.tolist() == spec.max_num_seqs.tolist()
+    with pytest.raises(ConfigError, match=r"leaves some of \d+ recipes unplayed"):
+        train(TINY.model_copy(update={"survey": TINY.survey[1:]}), Run(tmp_path / "short"))
     with pytest.raises(ConfigError, match="no checkpoint for workload 'mmlu_pro'"):
         BidPricePolicy(str(tmp_path / "own")).model_for(spec)
     env = gym.make("InfraMind-Stream-v0", pool="h100-5gpu", **WORLD)

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.masrouter import (
-    Answers,
-    IdleQueries,
-    Learner,
-    MasRouterConfig,
-    MasRouterNet,
-    train,
-)
+from agents.masrouter import Answers, IdleQueries, Learner, MasRouterConfig, MasRouterNet, train
 from agents.planner_network import PlannerNet
 from agents.runs import BEST, Run, weights_of
 from inframind_gym.envs.routing import StreamVectorEnv

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.ppo_lagrangian import (
-    Batch,
-    Learner,
-    PpoLagrangianConfig,
-    World,
-)
+from agents.ppo_lagrangian import Batch, Learner, PpoLagrangianConfig, World
 from inframind_gym.policies import resolve_policy
 from inframind_gym.policies.networks import log_softmax
 from inframind_gym.policies.ppo_lagrangian import (

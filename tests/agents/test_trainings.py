@@ -6,12 +6,13 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from agents import runs
+from agents import inframind, runs
 from agents.inframind import InfraMindConfig
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
@@ -37,17 +38,22 @@ def test_every_shipped_configuration_is_valid_and_has_one_length(name: str) -> N
         assert "split='test'" not in str(config)
 
 
-def test_it_trains_and_logs_and_resumes(tmp_path: Path) -> None:
+def test_it_trains_and_logs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["inframind", "--out", tmp_path / "run", "--steps", 1]
     given += [part for change in TINY for part in ("--set", change)]
-    first = call(*given, "--track", "tensorboard")
+    first = call(*given, "--track", "tensorboard", "--resume")
     assert first.exit_code == 0, first.output
+    assert "holds no state to go on from" in first.stderr
     assert json.loads(first.stdout.splitlines()[-1])["epoch"] == 1
     assert list((tmp_path / "run").glob("events.out.tfevents*"))
     assert (tmp_path / "run" / "best").is_dir()
     again = call(*given)
     assert again.exit_code == 2 and "--resume" in again.output
     assert call(*given, "--resume").exit_code == 0
+    monkeypatch.setattr(inframind, "Learner", Mock(side_effect=KeyboardInterrupt))
+    for out, says in ((tmp_path / "run", "--resume goes on from"), (tmp_path, "no state was")):
+        stopped = call(*given, "--resume", "--out", out)
+        assert stopped.exit_code == 130 and f"stopped; {says}" in stopped.stderr
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_it_trains_and_logs_and_resumes(tmp_path: Path) -> None:
         (["inframnd"], "Did you mean 'inframind'"),
         (["inframind", "--workers", 2], "one process"),
         (["inframind", "--track", "wandbb"], "Did you mean 'wandb'"),
-        (["bid_price", "--steps", 3], "steps"),
+        (["bid_price", "--steps", 3], "bid_price has none; its length are the queries of `survey`"),
         (["inframind", "--set", "executor.clap=1"], "Did you mean 'clip'"),
         (["sb3_ppo", "--set", "arguments.learning_rate=-1"], "Invalid learning rate: -1"),
         (["sb3_ppo", "--out", "/proc/x"], "error: /proc/x: cannot be written"),

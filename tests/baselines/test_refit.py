@@ -149,5 +149,7 @@ def test_fits_of_one_file_have_one_budget(tmp_path: Path) -> None:
     for text, queries in (("random=random:0", 2000), ("random=random:1001", 1000)):
         with pytest.raises(ConfigError):
             refit.enter_fit(path, text, ["steady/gsm_hard"], queries)
+    with pytest.raises(ConfigError, match="Did you mean 'spill'"):
+        refit.enter_fit(path, "spil=spill:10", ["steady/mbpp"], 1000)
     with pytest.raises(ConfigError, match="has 2 and 3 trainings"):
         refit.enter_fit(path, "random=random,random,random:0", ["steady/gsm_hard"], 1000)

@@ -74,10 +74,7 @@ GPUS = ["gpu0", "gpu1"]
         ({"models.0.gpus": GPUS}, "name 1 GPUs under `gpus`, not 2"),
         ({"models.0.tensor_parallel": 2, "models.0.gpus": ["gpu0", "gpu0"]}, "names one twice"),
         ({"models.0.tensor_parallel": 2, "models.0.gpus": GPUS[::-1]}, "must be the model's gpu"),
-        (
-            {"models.0.tensor_parallel": 2, "models.0.gpus": ["gpu0", "gpu2"]},
-            "unknown gpu 'gpu2'",
-        ),
+        ({"models.0.tensor_parallel": 2, "models.0.gpus": ["gpu0", "gpu2"]}, "unknown gpu 'gpu2'"),
         # 0.50 on both GPUs, beside 0.30 + 0.15 + 0.12 on the second
         ({"models.0.tensor_parallel": 2, "models.0.gpus": GPUS}, "on gpu1 add up to 1.07"),
     ],

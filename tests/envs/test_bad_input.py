@@ -41,10 +41,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ({"num_queries": 10**6, "arrival_rate_per_min": 0.01}, ("raise arrival_rate_per_min",)),
     ],
     PLANNER: [
-        (
-            {"executor": "static_mxi"},
-            ("executor: unknown policy 'static_mxi'", "Built in: static_mix"),
-        ),
+        ({"executor": "static_mxi"}, ("unknown policy 'static_mxi'", "Built in: static_mix")),
         ({"executor": "bid_price"}, ("'bid_price' insists on plans of its own",)),
         ({"executor": HERE + "Insists"}, ("insists on plans of its own, {'topology': 'IO'",)),
         ({"executor": HERE + "PlansOnly"}, ("plans and does not route",)),
@@ -58,10 +55,11 @@ WRONG: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ({"demand": "trace"}, ("Give the path of a CSV file as the argument `trace`",)),
         ({"trace": "x.csv"}, ("the demand's arrivals are 'poisson'",)),
         ({"decision_interval_s": 2.5}, ("must be a whole multiple of routing_interval_s",)),
-        (
-            {"decision_interval_s": 3600, "routing_interval_s": 0.01},
-            ("10000 times at most",),
-        ),
+        ({"decision_interval_s": 3600, "routing_interval_s": 0.01}, ("10000 times at most",)),
+    ],
+    "InfraMind-TokenBudget-v0": [
+        ({"budget": -1}, ("budget: must be tokens from 500 to 200000, or [least, most]",)),
+        ({"budget": [900, 500]}, ("budget: a range goes up",)),
     ],
 }
 

@@ -43,9 +43,8 @@ def test_it_steps_exactly_like_the_vector_environment(name: str):
         for row, info in enumerate(infos):
             assert ("episode" in info) == ("terminal_observation" in info) == dones[row]
             if dones[row]:
-                np.testing.assert_array_equal(
-                    info["terminal_observation"], expected[4]["final_obs"][row]
-                )
+                final = expected[4]["final_obs"][row]
+                np.testing.assert_array_equal(info["terminal_observation"], final)
                 assert info["episode"] == {"r": returns[row], "l": lengths[row], "c": totals[row]}
                 assert info["episode_cost"] == totals[row]
         episodes += int(dones.sum())

@@ -14,11 +14,7 @@ from inframind_gym.evaluation.store import Finished, ResultStore
 from inframind_gym.simulator.workflow.state import CALL, COMPLETED
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES
 
-NAMES = {
-    "models": ["big", "small"],
-    "strategies": list(STRATEGIES),
-    "topologies": list(TOPOLOGIES),
-}
+NAMES = {"models": ["big", "small"], "strategies": list(STRATEGIES), "topologies": list(TOPOLOGIES)}
 TASKS = SimpleNamespace(ids=("t/0", "t/1"), datasets=("math", "math"))
 SPEC: Any = SimpleNamespace(max_num_seqs=np.full(8, 16))
 SIMULATION: Any = SimpleNamespace(tasks=TASKS, policy_spec=lambda: SPEC)

@@ -77,10 +77,13 @@ def test_settings_of_a_command_line_are_read() -> None:
     }.items():
         assert read_setting(text, RoutingSuite) == (text.split("=")[0], value), text
     assert read_setting("loads=0.6,0.9", TrackSuite) == ("loads", (0.6, 0.9))
-    with pytest.raises(ConfigError, match="KEY=VALUE"):
-        read_setting("rates")
-    with pytest.raises(ConfigError, match="Did you mean 'execution'"):
-        load_suite("starter", settings=["exection=parallel"])
+    for text, says in (
+        ("rates", "--set rates: write KEY=VALUE"),
+        ("rate=10", r"Did you mean 'rates'\? Known: rates, budgets, queries, kind"),
+        ("exection=parallel", "Did you mean 'execution'"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            load_suite("starter", settings=[text])
     assert load_suite("starter", settings=["queries=9"]).num_queries == 9
 
 

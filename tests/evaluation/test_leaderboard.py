@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from inframind_gym.evaluation.board import leaderboard, leaderboard_tables, load
 from inframind_gym.evaluation.cells import Cell
 from inframind_gym.evaluation.compare import Side, compare
 from inframind_gym.evaluation.queries import imbalance
+from inframind_gym.evaluation.suite import load_suite
 from tests.evaluation.synthetic_results import completed, drawn, routing, write_folder
 
 QUALITY = {"good": (0.8, 0.5), "bad": (0.6, 1.0)}
@@ -63,6 +65,16 @@ def test_unfinished_policies_are_ranked_on_what_all_have(tmp_path: Path) -> None
     assert any("2 of 4 cells" in note for note in board["notes"])
     assert any("3 seeds" in note for note in board["notes"])
     assert len(board["rows"]) == 6
+
+
+def test_a_run_ranks_its_own_cells_and_says_what_else_the_folder_holds(folder: Path) -> None:
+    own: dict[str, Any] = {"policies": ("bad",), "budgets_s": (30.0,), "workloads": ("w",)}
+    for rates, ranked in ((10.0,), ["bad", "good"]), ((10.0, 50.0), ["bad"]):  # good lacks 50
+        suite = load_suite("starter", {**own, "rates_per_min": rates, "seeds": 2})
+        board = leaderboard(load_results(folder).of(suite), num_resamples=50)
+        assert sorted(row["policy"] for row in board["ranking"]) == ranked
+        assert (board["cells"], board["missing"]) == (2 * len(ranked), {})
+        assert f"holds {20 - board['cells']} more cells, of other runs: " in board["notes"][0]
 
 
 def test_paired_differences_find_what_was_put_in(tmp_path: Path) -> None:

@@ -318,6 +318,9 @@ def test_fits_play_under_the_name_of_their_policy(played: Path, tmp_path: Path) 
             assert set(columns["model"].ravel().tolist()) - {-1} == {only}
     results, at = load_results(tmp_path / "r"), ("mine", "plain", 0.5)
     assert [len(own) for own in results.strata("random")[at].values()] == [3, 3]
+    scenarios.add_fits(path, 1000, {"radnom": fits})
+    with pytest.raises(ConfigError, match=r"refits.yaml: unknown policy 'radnom'. Did you mean"):
+        suite(played, refits=str(path))
     board = leaderboard(results, num_resamples=50)
     (row,) = [r for r in board["tracks"] if r["policy"] == "random"]
     assert len(row["by_training"]) == 3

@@ -18,7 +18,7 @@ SHORT = {  # arguments that make it short, and what it prints
     "random_loop.py": (["--episodes", "3"], "200 queries/min: solved"),
     "own_policy.py": (["--queries", "20"], "own_policy:Mine"),
     "sb3_ppo.py": (["--steps", "256", "--num-envs", "4"], "total_timesteps"),
-    "ppo_stream.py": (["--updates", "4", "--test-steps", "150"], "of the bound"),
+    "ppo_stream.py": (["--updates", "4", "--test-steps", "700"], "of the bound"),
     "assignment_table.py": (["--runs", "1"], "in turn"),
     "live_pool.py": (["--pool", "b200-2gpu", "--scripted-s", "2", "--queries", "3"], "query 2:"),
 }
@@ -27,7 +27,7 @@ SHORT = {  # arguments that make it short, and what it prints
 def test_every_example_is_run_and_short() -> None:
     examples = {path.name: path.read_text("utf-8") for path in EXAMPLES.glob("*.py")}
     assert set(examples) == set(SHORT)
-    most = {"ppo_stream.py": 130}
+    most = {"ppo_stream.py": 134}
     for name, text in examples.items():
         assert len(text.splitlines()) <= most.get(name, 60), name
 
@@ -50,7 +50,7 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert printed in done.stdout
+    assert printed in done.stdout and "nan" not in done.stdout
 
 
 def test_a_notebook_is_committed_without_outputs() -> None:

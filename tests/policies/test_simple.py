@@ -82,9 +82,7 @@ def test_polled_latency_counts_only_where_calls_run() -> None:
     service = spec.expected_call_s * (1 + 0.3 * 15 / 16)
     weight = 0.5 * 15 / 16
     np.testing.assert_allclose(
-        policy.expected_latency_s(full, row)[0],
-        (1 - weight) * service + weight * 100.0,
-        rtol=1e-5,
+        policy.expected_latency_s(full, row)[0], (1 - weight) * service + weight * 100.0, rtol=1e-5
     )
     blind = make_spec(system_features=("queue",))
     policy = ready("lowest_expected_latency", blind)
