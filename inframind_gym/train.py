@@ -156,7 +156,7 @@ def read_config(
         inner[last] = value
         if dotted == "steps" and dotted not in model.model_fields:
             raise ConfigError(
-                f"steps: {algorithm} has none; its length are the queries of `survey`: "
+                f"steps: {algorithm} has none; the queries of `survey` are its length: "
                 "--set 'survey=[{queries: 240000, keep: 100}, {queries: 100000}]'."
             )
     return function, validate(data, model, source=" + ".join([str(path), *changes]))

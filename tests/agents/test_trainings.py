@@ -64,7 +64,7 @@ def test_it_trains_and_logs_and_resumes(tmp_path: Path, monkeypatch: pytest.Monk
         (["inframnd"], "Did you mean 'inframind'"),
         (["inframind", "--workers", 2], "one process"),
         (["inframind", "--track", "wandbb"], "Did you mean 'wandb'"),
-        (["bid_price", "--steps", 3], "bid_price has none; its length are the queries of `survey`"),
+        (["bid_price", "--steps", 3], "bid_price has none; the queries of `survey` are its length"),
         (["inframind", "--set", "executor.clap=1"], "Did you mean 'clip'"),
         (["sb3_ppo", "--set", "arguments.learning_rate=-1"], "Invalid learning rate: -1"),
         (["sb3_ppo", "--out", "/proc/x"], "error: /proc/x: cannot be written"),

@@ -33,7 +33,7 @@ def test_an_action_that_is_not_open_does_nothing_and_takes_a_step() -> None:
 
 
 def test_ends_and_their_reasons() -> None:
-    env: Any = gym.make(ID).unwrapped
+    env: Any = gym.make(ID, render_mode="ansi").unwrapped
     for actions, reason in (([STOP], "stop"), ([CUT + 1, CUT + 2, CUT], "all_cut")):
         env.reset(seed=0)
         for action in actions:
@@ -41,6 +41,7 @@ def test_ends_and_their_reasons() -> None:
         assert (terminated, truncated, info["cutoff_reason"]) == (True, False, reason)
         with pytest.raises(gym.error.ResetNeeded):
             env.step(STOP)
+    assert " / 20,000 tokens, " in env.render()
     small: Any = gym.make(ID, budget=1000).unwrapped
     small.reset(seed=0)
     small.step(REALLOCATE + 1)
