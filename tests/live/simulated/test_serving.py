@@ -70,9 +70,9 @@ def test_latencies_are_the_kernels() -> None:
     In one of five runs at the latest: what a busy machine adds is no kernel's.
     """
     pool, rng, n, speed = MEASURED, np.random.default_rng(0), 60, 2.0
-    arrival_s = np.cumsum(rng.exponential(0.25, n))
+    arrival_s = np.cumsum(rng.exponential(0.15, n))
     model, prompt = rng.integers(0, len(pool.models), n), rng.integers(50, 2000, n)
-    output = np.minimum(rng.lognormal(5.0, 0.8, n).astype(int) + 1, 1500)
+    output = np.minimum(rng.lognormal(5.0, 0.8, n).astype(int) + 1, 300)
     priority = rng.integers(0, 10**6, n)
     kernel = replay_requests(cards(pool), model, arrival_s, prompt, output, priority)
     with served(pool, speed=speed) as urls:
