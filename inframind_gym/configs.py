@@ -108,7 +108,7 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     Raises:
         ConfigError: If there is no such file; the message suggests the nearest name.
     """
-    known, text = list_configs(kind), str(name_or_path)
+    text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(_SUFFIXES) or "/" in text or "\\" in text:
         path = Path(name_or_path)
         if os.path.isfile(path):
@@ -120,9 +120,10 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
             f"{path}: no such {KINDS[kind]} file.{did_you_mean(path.name, sorted(neighbours))} "
             "Relative paths start at the working folder."
         )
-    if text in known:
-        paths = (root / kind / f"{text}{suffix}" for root in _ROOTS for suffix in _SUFFIXES)
-        return next(path for path in paths if path.is_file())
+    for path in (root / kind / f"{text}{suffix}" for root in _ROOTS for suffix in _SUFFIXES):
+        if os.path.isfile(path):
+            return path
+    known = list_configs(kind)
     message = unknown(KINDS[kind], text, known)
     raise ConfigError(f"{message} A path to a YAML file of your own is taken as well.")
 
