@@ -198,10 +198,8 @@ def test_numpy_chooses_as_stable_baselines3_does(algorithm: str, tmp_path: Path)
     checkpoint.save(tmp_path, tensors, shipped | network | {"observation": "compact"})
     policy = resolve_policy(f"sb3_{algorithm}:{tmp_path}")
     assert policy.requires["planner"] == one_agent["planner"]
-    features = {"system_features": policy.requires["system_features"]}
-    index, contexts, spec = observations_of(
-        240, stream, observation="index", **one_agent, **features
-    )
+    arguments = one_agent | {"system_features": policy.requires["system_features"]}
+    index, contexts, spec = observations_of(240, stream, observation="index", **arguments)
     policy.reset(spec, [0] * ROWS)
     expected, _ = model.predict(compact, deterministic=True)
     values = policy.values(compact)

@@ -128,9 +128,8 @@ def test_an_episode_is_one_plan(executor: str, execution: str) -> None:
         topology, agents = plan[0], plan[1] + 1
         assert (query["topology"], query["num_agents"]) == (topology, agents)
         assert query["num_nodes"] == graph(TOPOLOGIES[topology], agents).num_nodes
-        start, count = (
-            int(table[query["domain"]]) for table in (world.role_start, world.role_count)
-        )
+        roles = world.role_start, world.role_count
+        start, count = (int(table[query["domain"]]) for table in roles)
         expected = [start + role % count for role in plan[2 : 2 + agents]]
         assert query["role"][:agents].tolist() == expected
         assert query["query"] == context["query"]

@@ -119,9 +119,8 @@ def test_metrics_of_decisions_by_hand() -> None:
     second = dict(zip(FIELDS, (50.0, 2, 0, 1, 0, 4, 1, 20.0, 4, 1), strict=True))
     columns = {name: np.array([first[name], second[name]]) for name in first}
     columns |= {"job_latency_s": np.array([3.0, 5.0, 10.0])}
-    metrics = PlacementSuite.layout({}).evaluate(
-        PlacementSuite.layout({}).table(columns).sum(axis=0)
-    )
+    layout = PlacementSuite.layout({})
+    metrics = layout.evaluate(layout.table(columns).sum(axis=0))
     expected = {"call_latency_s": 80.0 / 8, "slo": 1 - 1 / 4, "job_latency_mean_s": 6.0}
     expected |= {"finished": 3 / 4, "switches_per_gpu_hour": 3 / (40.0 / 3600)}
     assert metrics == pytest.approx({**expected, "illegal_share": 1 / 8, "serving_share": 7 / 8})

@@ -331,9 +331,8 @@ def test_fits_play_under_the_name_of_their_policy(played: Path, tmp_path: Path) 
     }
     assert row["mean"] == pytest.approx(np.mean(list(shares.values())))
     assert row["worst"] == pytest.approx(min(shares.values())) == shares[row["worst_cell"]]
-    (row,) = [
-        r for r in board["rows"] if (r["policy"], r["scenario"], r["load"]) == ("random", *at[1:])
-    ]
+    wanted = "random", *at[1:]
+    (row,) = [r for r in board["rows"] if (r["policy"], r["scenario"], r["load"]) == wanted]
     own = [c for cell, c in found.items() if (cell.policy, cell.place) == ("random", at)]
     mean = np.mean([c["solved"] * (c["latency_s"] <= c["budget_s"]) for c in own])
     assert (row["trainings"], row["goodput"]) == (3, pytest.approx(mean))
