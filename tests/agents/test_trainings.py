@@ -103,6 +103,9 @@ def test_a_folder_that_holds_another_training_is_refused(
 ) -> None:
     first, config = runs.Run(tmp_path, seed=1), InfraMindConfig()
     assert first.begin(config) is None
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"stopped before.*--resume to begin it again"):
+        first.begin(config)
     saved = {"a": np.ones(1)}, {"progress": 3}
     del first.facts["config"]["env"]["metrics_poll_s"]  # of a version that did not have the key
     first.save(*saved)
