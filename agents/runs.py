@@ -158,15 +158,14 @@ class Run:
         version = SIMULATOR_VERSION
         facts = {"config": config.model_dump(mode="json"), "seed": self.seed}
         self.facts = json.loads(json.dumps({**facts, "simulator_version": version}))
-        is_stopped = (self.out / METRICS).is_file() and not checkpoint.exists(self.out / STATE)
-        if is_stopped and not self.resume:
-            raise ConfigError(
-                f"{self.out}: holds a training that was stopped before it saved a state; add "
-                "--resume to begin it again, or choose another --out."
-            )
         if not checkpoint.exists(self.out / STATE):
             if self.resume:
                 say(f"{self.out}: holds no state to go on from, this training begins.")
+            elif (self.out / METRICS).is_file():
+                raise ConfigError(
+                    f"{self.out}: holds a training that was stopped before it saved a state; add "
+                    "--resume to begin it again, or choose another --out."
+                )
             return None
         if not self.resume:
             raise ConfigError(

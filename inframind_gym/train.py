@@ -53,7 +53,9 @@ def train(
         ),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that play.", min=1)] = 1,
-    resume: Annotated[bool, typer.Option(help="Go on where the training in --out ended.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Go on from the last state in --out; without one, begin again.")
+    ] = False,
     track: Annotated[
         str, typer.Option(help="wandb, tensorboard, or both with a comma (extra `track`).")
     ] = "",
