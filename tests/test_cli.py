@@ -20,8 +20,6 @@ from inframind_gym.configs import KINDS, find_config, list_configs
 from inframind_gym.errors import ConfigError
 from inframind_gym.policies.checkpoint import SHIPPED
 
-ROOT = str(Path(__file__).parents[1])
-
 LOADED = """
 import sys
 from inframind_gym.cli import app
@@ -80,7 +78,7 @@ def test_what_a_file_is_and_holds(
     target: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     (tmp_path / "folder").mkdir()
     for name, content in {
         "trace.csv": "timestamp,input,output\n0,1,1\n4,1,1\n",

@@ -279,8 +279,7 @@ def test_ease_is_estimated_from_embeddings_and_success_is_met_on_average() -> No
     easiness = easiness_of_questions(found, right, 401)
     assert np.corrcoef(easiness[:400], ease)[0, 1] > 0.9 and easiness[400] == 0.0  # never asked
     weights, centres = ease_of_questions(found, easiness[:400], embeddings)
-    guess = embeddings @ weights - centres[0]
-    assert guess.mean() == pytest.approx(0.0, abs=1e-6)
+    assert (embeddings @ weights - centres[0]).mean() == pytest.approx(0.0, abs=1e-6)
     logit = log_odds(found, right, ease[found.records["task"]])
     assert logit[0] == pytest.approx(ability, abs=0.1)
     # A text that says something and one that says nothing, of many more questions than numbers.

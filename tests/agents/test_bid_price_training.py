@@ -82,8 +82,7 @@ def test_the_middle_of_a_stream_counts() -> None:
     records["latency_s"], records["budget_s"] = 5.0, 100.0
     records["latency_s"][14:17] = 50.0, 200.0, 5.0
     records["solved"][:10], records["solved"][4] = 1, 0
-    nothing = np.zeros(20, np.int64)
-    played = Played(np.repeat([0, 1], 10), nothing, np.zeros((20, 1)), records)
+    played = Played(np.repeat([0, 1], 10), np.zeros(20, np.int64), np.zeros((20, 1)), records)
     found = means_by_group(np.array([0, 1]), played)
     goodput, on_time = MEASURES.index("goodput"), MEASURES.index("on_time")
     assert found[:, goodput].tolist() == [0.8, 0.0] and found[:, on_time].tolist() == [1.0, 0.8]

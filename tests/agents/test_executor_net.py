@@ -34,8 +34,7 @@ def decisions(n=7, seed=0):
 
 
 def test_layers_are_the_published_ones():
-    weights = {n: w.shape for n, w in weights_of(make_net()).items() if w.ndim == 2}
-    assert weights == {
+    assert {n: w.shape for n, w in weights_of(make_net()).items() if w.ndim == 2} == {
         "semantic.weight": (128, 768),
         "budget.weight": (16, 1),
         "system.weight": (16, 10),

@@ -81,8 +81,7 @@ def test_a_checkpoint_with_a_temperature_draws_routes_alone(folder, tmp_path):
 
 
 def test_predicted_latency_grows_with_the_queue_and_the_length(learner):
-    env = make_env(1, InfraMindPolicy())
-    spec = env.policy_spec()
+    spec = make_env(1, InfraMindPolicy()).policy_spec()
     player = Player(weights_of(learner.agent), spec, predicted_latency=True)
     observations = np.zeros((2, spec.layout.size), np.float32)
     observations[1, spec.layout.system("queue")] = 2.0  # 32 calls on 16 slots

@@ -98,8 +98,7 @@ def test_the_variants_and_ablations_train(changes, tmp_path):
     whole = 60 // 16 + 1 if "sweeps" in changes else 3 * (1 + changes.get("partial_batch", True))
     assert numbers["updates"] == whole
     policy = InfraMindPolicy(str(tmp_path / "best"))
-    spec = Streams(config(), "val", 1).spec
-    policy.reset(spec, [0])
+    policy.reset(Streams(config(), "val", 1).spec, [0])
     assert policy.temperature == changes.get("temperature", 0.0)
 
 

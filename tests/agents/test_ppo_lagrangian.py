@@ -104,8 +104,7 @@ def test_a_step_is_that_of_ppo(
     """Losses and gradients against the clipped objective, one decision after the other."""
     world, _, batches = played
     changes = ("max_grad_norm=1e9", "entropy_weight=0.01", f"cost_critic={critics}")
-    config = settings(*changes)
-    learner, batch = Learner(config, 1, [world]), batches[-1]
+    learner, batch = Learner(settings(*changes), 1, [world]), batches[-1]
     learner.prepare()
     rng = np.random.default_rng(0)
     batch = batch._replace(

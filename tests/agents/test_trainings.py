@@ -136,5 +136,4 @@ def test_a_resumed_training_rewinds_its_metrics(tmp_path: Path) -> None:
         tracker.log(2, {"charts/SPS": 20.0})
     kept = [(line["step"], line["charts/SPS"]) for line in read_metrics(tracker.path)]
     found = events.EventAccumulator(str(tmp_path)).Reload().Tensors("charts/SPS")
-    values = [(e.step, e.tensor_proto.float_val[0]) for e in found]
-    assert kept == values == [(1, 1.0), (2, 20.0)]
+    assert kept == [(e.step, e.tensor_proto.float_val[0]) for e in found] == [(1, 1.0), (2, 20.0)]

@@ -40,8 +40,7 @@ def test_one_update_by_hand() -> None:
     """Graphs that are all worth the same move nothing; two that differ move as the formula says."""
     settings = SMALL.model_copy(update={"steps": 1, "learning_rate": 1.0})
     np.testing.assert_array_equal(learn_edges(lambda *_: 0.7, 3, settings, seed=1), 0.5)
-    rng = np.random.default_rng(1)
-    drawn = rng.random((2, 3)) < 0.5
+    drawn = np.random.default_rng(1).random((2, 3)) < 0.5
     worth = {tuple(row): float(i) for i, row in enumerate(drawn.tolist())}
     assert len(worth) == 2
 
@@ -55,8 +54,7 @@ def test_one_update_by_hand() -> None:
 
 
 def test_a_training_makes_a_file_that_can_be_played(tmp_path: Path) -> None:
-    result = train(SMALL, Run(tmp_path / "one"))
-    assert result == train(SMALL, Run(tmp_path / "two"))
+    assert train(SMALL, Run(tmp_path / "one")) == train(SMALL, Run(tmp_path / "two"))
     path = tmp_path / "one" / "graph.json"
     swarm = load_swarm(path)
     assert len(swarm.models) == 5

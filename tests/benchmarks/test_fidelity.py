@@ -20,9 +20,8 @@ from inframind_gym.evaluation.cli import app
 from inframind_gym.simulator.server.pool import load_pool
 from tests.calibration import synthetic
 
-TABLES = ("targets", "failures")
 PAGE = "# By hand\n\n" + "".join(
-    f"<!-- table: {name} -->\n(stale)\n<!-- end -->\n" for name in TABLES
+    f"<!-- table: {name} -->\n(stale)\n<!-- end -->\n" for name in ("targets", "failures")
 )
 
 

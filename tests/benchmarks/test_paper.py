@@ -12,15 +12,7 @@ import yaml
 
 from benchmarks import paper
 from benchmarks.paper import Job, collect, finish, jobs, of_calls, of_queries, read_record
-from benchmarks.paper_page import (
-    CANNOT,
-    TEXTS,
-    VERDICTS,
-    Check,
-    Page,
-    refresh_page,
-    verdict_of,
-)
+from benchmarks.paper_page import CANNOT, TEXTS, VERDICTS, Check, Page, refresh_page, verdict_of
 from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.workflow.state import CALL
 

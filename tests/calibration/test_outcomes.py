@@ -23,7 +23,6 @@ from inframind_gym.simulator.item_response import accuracy
 from inframind_gym.simulator.workload import load_profiles, load_workload
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "mmlu_pro_outcomes.csv.gz"
-HEADER = "query_id,model,correct,completion_tokens,domain"
 ABILITY = np.array([-1.0, 0.3, 1.5, 0.0])
 MEDIAN = np.array([50.0, 200.0, 900.0, 120.0])
 SD, SLOPE, QUERY, CALL = 1.6, 0.2, 0.3, 0.4
@@ -38,8 +37,7 @@ def table(seed: int = 0) -> Outcomes:
     log = np.log(MEDIAN)[:, None] + SLOPE * z + QUERY * rng.standard_normal(QUESTIONS)
     length = np.exp(log + CALL * rng.standard_normal(chance.shape))
     right[3, 700:] = np.nan
-    questions = tuple(f"q{i}" for i in range(QUESTIONS))
-    return Outcomes(("a", "b", "c", "d"), questions, right, length)
+    return Outcomes(("a", "b", "c", "d"), tuple(f"q{i}" for i in range(QUESTIONS)), right, length)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +90,7 @@ def test_columns_are_found_by_usual_names_or_by_those_that_are_given(tmp_path: P
 
 
 def written(path: Path, made: Outcomes, domains: Sequence[str]) -> None:
-    rows = [HEADER]
+    rows = ["query_id,model,correct,completion_tokens,domain"]
     for m, model in enumerate(made.models):
         for q in range(0, 400):
             if np.isfinite(made.right[m, q]):

@@ -55,8 +55,7 @@ def test_in_the_queueing_form_a_wait_is_the_load_penalty() -> None:
         env.step(3)
         done.append(env.completed())
     for part in done:
-        expected = 0.2 * np.minimum(part.wait_s / 5.0, 1.0)
-        assert part.load_penalty == pytest.approx(expected)
+        assert part.load_penalty == pytest.approx(0.2 * np.minimum(part.wait_s / 5.0, 1.0))
         assert (part.wait_s <= part.latency_s).all()
     assert max(part.load_penalty.max(initial=0.0) for part in done) == pytest.approx(0.2)
 

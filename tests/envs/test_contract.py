@@ -74,8 +74,7 @@ def play(env: gym.Env[Any, Any], seed: int, steps: int = 60) -> list[Any]:
             assert reward == pytest.approx(sum(info["rewards"].values()))
         trace.append((observation, reward, info, plain(inner.context())))
         if over or cut:
-            costs = sum(step[2]["cost"] for step in trace)
-            assert info["episode_cost"] == pytest.approx(costs)
+            assert info["episode_cost"] == pytest.approx(sum(step[2]["cost"] for step in trace))
             with pytest.raises(gym.error.ResetNeeded):
                 env.step(env.action_space.sample())
             break
@@ -113,8 +112,7 @@ def test_the_constructors_name_every_argument(name: str) -> None:
     env, batch = map(gym.envs.registration.load_env_creator, (entry.single, entry.vector))
     fields = set(env.arguments.model_fields)  # type: ignore[attr-defined]
     assert set(inspect.signature(env).parameters) == fields | {"render_mode"}
-    others = {"num_envs", "num_threads"}
-    assert set(inspect.signature(batch).parameters) == fields | others
+    assert set(inspect.signature(batch).parameters) == fields | {"num_envs", "num_threads"}
 
 
 @each_case

@@ -54,8 +54,7 @@ def test_every_reward_and_cost_is_credited_to_the_decisions_that_earned_it(
 
 
 def test_single_environments_pass_the_checker_with_credit() -> None:
-    env = gym.make(STREAM, observation="compact", **SHORT, **ONE_AGENT)
-    check_env(env.unwrapped)
+    check_env(gym.make(STREAM, observation="compact", **SHORT, **ONE_AGENT).unwrapped)
     plain = gym.make(STREAM, num_queries=5)
     _, info = plain.reset(seed=0)
     assert info["split"] == "test" and "earned" not in plain.step(0)[4]

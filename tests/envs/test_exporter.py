@@ -37,7 +37,6 @@ from tests.live.vllm_server.fake import until
 assert inframind_gym  # ids are registered
 MODELS = tuple(load_pool("b200-2gpu").aliases)
 STREAM, LIVE = "InfraMind-Stream-v0", "InfraMind-StreamLive-v0"
-DOCS = Path(__file__).parents[2] / "docs"
 Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
@@ -205,7 +204,7 @@ def test_a_running_router_can_be_scraped_from_another_thread(make: Any) -> None:
 
 def test_every_metric_is_in_the_documentation() -> None:
     """Those of routers, and below what a gateway adds."""
-    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     of_routers, of_gateways = (
         set(re.findall(r"^\| `(inframind_\w+)`", part, re.MULTILINE))
         for part in text.split("\nA [gateway]")

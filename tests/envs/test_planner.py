@@ -18,7 +18,6 @@ from tests.envs.streams import EXECUTOR, PLANNER, ByPlace, Rows, Seen
 
 HERE = f"{__name__}:"
 POLICY = "inframind_gym.policies.simple:LowestExpectedLatencyPolicy"
-HIGHS = np.array([6, 6] + [12] * 6)
 
 
 # Executors that note what they are asked, and some that fail
@@ -100,7 +99,7 @@ def make(**arguments: Any) -> Any:
 
 
 def plans(count: int, seed: int = 0) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).integers(0, HIGHS, (count, 8))
+    return np.random.default_rng(seed).integers(0, np.array([6, 6] + [12] * 6), (count, 8))
 
 
 def play(env: Any, count: int, seed: int = 0) -> list[tuple[Any, ...]]:
@@ -138,8 +137,7 @@ def test_an_episode_is_one_plan(executor: str, execution: str) -> None:
         assert info["budget_s"] == query["budget_s"] == context["budget_s"]
         assert info["cost"] == info["episode_cost"]
         assert info["cost"] == pytest.approx(query["latency_s"] / query["budget_s"], rel=1e-9)
-    solved = {float(reward) for _, reward, *_ in run}
-    assert solved == {0.0, 1.0}
+    assert {float(reward) for _, reward, *_ in run} == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("kind", [Probe, Joint, Compact, JointCompact])

@@ -36,8 +36,7 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_an_episode_has_costs_and_takes_the_largest_open_number(adapter: Any) -> None:
     arguments = {"workload": "math", "num_queries": 20, "observation": "compact"}
-    one_agent = {"topology": "IO", "num_agents": 1}
-    env = adapter("InfraMind-Stream-v0", planner=one_agent, **arguments)
+    env = adapter("InfraMind-Stream-v0", planner={"topology": "IO", "num_agents": 1}, **arguments)
     assert env._action_space.shape == (15,)
     seen, _ = env.reset(seed=3)
     assert seen.shape == env._observation_space.shape and seen.dtype == torch.float32

@@ -91,8 +91,7 @@ def test_expected_call_seconds_are_those_of_an_idle_server(model: int) -> None:
     observation, _ = env.reset(seed=0)
     over = False
     while not over:
-        action = policy.act(observation, env.context())
-        observation, _, over, _, _ = env.step(action)
+        observation, _, over, _, _ = env.step(policy.act(observation, env.context()))
     calls = env.calls()
     calls = calls[calls["phase"] == FIRST]
     measured_s = (calls["finish_s"] - calls["submit_s"]).mean()
@@ -150,8 +149,7 @@ def test_a_stream_asks_what_the_weights_say(tmp_path: Path) -> None:
     path.write_text(DRIFT)
     env = make_batch(8, workload=str(path), num_queries=4000)
     env.reset(seed=0)
-    task = env.simulation.state.task
-    code = env.simulation.tasks.domain[task] == DOMAINS.index("Code")
+    code = env.simulation.tasks.domain[env.simulation.state.task] == DOMAINS.index("Code")
     by_phase = code.reshape(8, 10, 4, 100).mean(axis=(0, 1, 3))  # quarters of a drift
     np.testing.assert_allclose(by_phase, [0.375, 0.625, 0.625, 0.375], atol=0.03)
 

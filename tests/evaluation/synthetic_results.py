@@ -105,5 +105,4 @@ def write_folder(
 def drawn(cell: Cell, p_solved: float, scale_s: float, n: int = 50) -> np.ndarray:
     """Queries with common random numbers: the sweep's seed does not depend on the policy."""
     rng = np.random.default_rng(cell.episode_seed)
-    solved = rng.random(n) < p_solved
-    return completed(solved, scale_s * rng.exponential(20.0, n), 30.0)
+    return completed(rng.random(n) < p_solved, scale_s * rng.exponential(20.0, n), 30.0)

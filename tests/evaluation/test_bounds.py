@@ -101,8 +101,7 @@ def test_bounds_are_computed_again_at_capacities_that_stay(tmp_path: Path) -> No
     assert made.capacity_per_min == pytest.approx(60.0 / 3.325, rel=0.003)
     assert made.informed[1.0] == pytest.approx(0.81, abs=0.002)
     at_24 = made.model_copy(update={"capacity_per_min": 24.0})
-    text = written.read_text().replace(f"{made.capacity_per_min:g}", "24")
-    written.write_text(text)
+    written.write_text(written.read_text().replace(f"{made.capacity_per_min:g}", "24"))
     compute_limits(str(path), bound_of=toy)
     assert load_limits(str(path))["one"] == at_24
     compute_limits(str(path), bound_of=toy, again=True)

@@ -137,8 +137,7 @@ def test_means_and_tails_by_hand() -> None:
     detection = Metric("detection", "", part="caught", whole="lied")
     layout = Layout(by_name(Metric("caught", ""), Metric("lied", ""), detection, tail))
     columns = {"caught": np.array([1, 2, 0]), "lied": np.array([1, 3, 0])}
-    found = layout.evaluate(layout.table(columns).sum(axis=0))
-    assert found["detection"] == 0.75
+    assert layout.evaluate(layout.table(columns).sum(axis=0))["detection"] == 0.75
 
 
 @pytest.mark.parametrize("suite", TEAMS, ids=lambda suite: suite.kind)

@@ -48,11 +48,9 @@ def servers_of(tmp_path: Path, answer: Answer | None = None) -> Iterator[tuple[s
 def test_live_episodes_fill_the_same_leaderboard(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     with servers_of(tmp_path) as (pool, servers):
-        summary = run(suite(pool, "round_robin", "bid_price"), folder)
-        assert summary.computed == 4
+        assert run(suite(pool, "round_robin", "bid_price"), folder).computed == 4
         asked = sum(len(server.requests) for server in servers)
-    results = load_results(folder)
-    board = leaderboard(results)
+    board = leaderboard(load_results(folder))
     assert board["backend"] == "vllm"
     assert {row["policy"] for row in board["ranking"]} == {"round_robin", "bid_price"}
     assert all(0 < row["latency_mean_s"] < 30 for row in board["ranking"])

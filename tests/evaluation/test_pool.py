@@ -19,10 +19,6 @@ def square(number: int) -> int:
     return number * number
 
 
-def dies(_: int) -> None:
-    os._exit(9)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_jobs_are_done_once_and_those_that_are_not_wanted_never(workers: int) -> None:
     found = dict(in_parallel(square, range(7), workers, wanted=lambda job: job != 3))
@@ -31,7 +27,7 @@ def test_jobs_are_done_once_and_those_that_are_not_wanted_never(workers: int) ->
 
 def test_a_process_that_dies_is_an_error_of_the_run() -> None:
     with pytest.raises(ConfigError, match="a process died"):
-        list(in_parallel(dies, [1, 2], 2))
+        list(in_parallel(os._exit, [9, 9], 2))
 
 
 SCRIPT = """

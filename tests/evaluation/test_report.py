@@ -54,8 +54,7 @@ class Page(HTMLParser):
 def test_a_report_has_the_board_of_every_family(kind, folders, tmp_path):
     folder, out = folders(kind), tmp_path / "report.html"
     write_report([folder], out)
-    data = Page(out.read_text(encoding="utf-8")).data
-    (found,) = data["runs"]
+    (found,) = Page(out.read_text(encoding="utf-8")).data["runs"]
     board = leaderboard(load_results(folder))
     assert found["board"] == rounded(board, 6)
     for shown, sheet in zip(found["tables"], leaderboard_tables(board), strict=True):
@@ -117,7 +116,6 @@ def drawn(page: Path, profile: Path) -> str:
 def test_a_browser_draws_the_page_without_errors(folders, tmp_path):
     out = tmp_path / "report.html"
     write_report([folders("routing"), folders("placement")], out)
-    text = drawn(out, tmp_path / "profile")
-    tags = Page(text).elements
+    tags = Page(drawn(out, tmp_path / "profile")).elements
     sections = ["board", "load", "frontier", "paired", "shares", "cells", "made", "words"]
     assert [one.get("id") for tag, one in tags if tag == "section"] == sections

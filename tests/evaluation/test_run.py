@@ -53,8 +53,7 @@ def alone(config: RoutingSuite, cell: Cell) -> str:
     policy.reset(env.unwrapped.policy_spec(), [cell.policy_seed])
     observe, over, pieces = getattr(policy, "observe", None), False, []
     while not over:
-        action = policy.act(observation, env.unwrapped.context())
-        observation, _, over, _, _ = env.step(action)
+        observation, _, over, _, _ = env.step(policy.act(observation, env.unwrapped.context()))
         pieces.append(env.unwrapped.completed())
         if observe is not None and len(pieces[-1]):
             observe(pieces[-1], 0)
@@ -123,8 +122,7 @@ def test_a_killed_process_is_continued_by_the_same_command(
     kept = len(finished_ids(cut))
     done = subprocess.run([*line, "--json"], cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
-    summary = json.loads(done.stdout)
-    assert summary["kept"] >= kept > 0
+    assert json.loads(done.stdout)["kept"] >= kept > 0
     assert digests(cut) == digests(tmp_path / "whole")
 
 
@@ -134,8 +132,7 @@ def test_a_policy_that_cannot_play_is_left_out_and_the_others_run(
 ) -> None:
     """One fails when it is asked, one amid its episodes."""
     wrong = [f"{MINE}:Refuses", f"{MINE}:RaisesLater"]
-    config = suite(policies=[*wrong, "random"], seeds=1)
-    summary = run(config, tmp_path, workers=workers)
+    summary = run(suite(policies=[*wrong, "random"], seeds=1), tmp_path, workers=workers)
     assert (summary.cells, summary.computed, summary.stopped) == (12, 4, False)
     why = "is made for 7 models, the pool has 5", "failed with KeyError: 'my own mistake'"
     out, reasons = capsys.readouterr().err, dict(zip(wrong, why, strict=True))

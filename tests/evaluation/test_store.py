@@ -64,8 +64,7 @@ def test_what_is_written_can_be_read(folder: Path) -> None:
 
 
 def test_pandas_opens_the_records(folder: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    table = pandas.read_parquet(folder / RECORDS)
+    table = pytest.importorskip("pandas").read_parquet(folder / RECORDS)
     assert len(table) == 50 * len(CELL_LIST)
     means = table.groupby(["policy", "seed"])["latency_s"].mean()
     for cell in CELL_LIST:

@@ -118,8 +118,7 @@ def test_nothing_of_the_machine_is_published_but_its_kind(honest: Path) -> None:
     for path in honest.iterdir():
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         assert str(honest.parents[2]).encode() not in raw
-    header = json.loads((honest / HEADER).read_text())
-    assert header["runs"][0]["command"][-1] == "round_robin"
+    assert json.loads((honest / HEADER).read_text())["runs"][0]["command"][-1] == "round_robin"
 
 
 def flipped(name: str, place: float) -> Callable[[Path], None]:
@@ -174,13 +173,10 @@ def test_what_is_false_is_refused(change: Callable[[Path], Any], message: str, c
     assert "my_router" not in sys.modules
 
 
-KEYS = {"id", "seed", "policy", "workload", "rate_per_min", "budget_s"}
-
-
 def swapped(lines: list[dict[str, Any]], *kept: str) -> list[dict[str, Any]]:
     """Exchange what the first two cells have, but for their coordinates and some keys."""
     first, second, *others = lines
-    keys = KEYS | {*kept}
+    keys = {"id", "seed", "policy", "workload", "rate_per_min", "budget_s"} | {*kept}
     pairs = ((first, second), (second, first))
     return [{**b, **{key: a[key] for key in keys if key in a}} for a, b in pairs] + others
 

@@ -278,8 +278,7 @@ def test_a_policy_is_ahead_if_it_is_above_in_three_of_four_tracks_and_below_in_n
         policy: {(track, "s", 0.9): of(one) for track, one in zip(places, own, strict=True)}
         for policy, own in values.items()
     }
-    header = {"places": places, "fits": {}, "bounds": ["bound"]}
-    board = score.track_scores(header, estimates)
+    board = score.track_scores({"places": places, "fits": {}, "bounds": ["bound"]}, estimates)
     pairs = {(row["policy"], row["other"]): row for row in board["pairs"]}
     assert pairs["a", "b"]["ahead"] and not pairs["b", "a"]["ahead"]
     assert len(pairs["a", "c"]["above"]) == 5 and not pairs["a", "c"]["ahead"]
@@ -378,8 +377,7 @@ def test_a_tracks_version_and_limits_are_part_of_the_results(tmp_path: Path) -> 
     before = suite(tmp_path).fingerprint("tracks", "mine")
     again = write(tmp_path, description="other words")
     assert suite(tmp_path, tracks=[again]).fingerprint("tracks", "mine") == before
-    changed = write(tmp_path, version=2)
-    config = TrackSuite(name="s", policies=("random",), tracks=(changed,))
+    config = TrackSuite(name="s", policies=("random",), tracks=(write(tmp_path, version=2),))
     assert config.fingerprint("tracks", "mine") != before
 
 

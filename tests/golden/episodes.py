@@ -17,11 +17,8 @@ import numpy as np
 import inframind_gym  # noqa: F401  (registers the ids)
 from inframind_gym.simulator import SIMULATOR_VERSION
 from inframind_gym.simulator.server import open_loop, pool, state
+from tests.envs.streams import EXECUTOR, PLACEMENT, PLANNER, STREAM
 
-STREAM = "InfraMind-Stream-v0"
-EXECUTOR = "InfraMind-Executor-v0"
-PLANNER = "InfraMind-Planner-v0"
-PLACEMENT = "InfraMind-Placement-v0"
 COORDINATION = "InfraMind-Coordination-v0"
 ROUTING = (STREAM, EXECUTOR, PLANNER)
 DEBATE = {"topology": "Debate", "num_agents": 4}

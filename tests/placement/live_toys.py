@@ -70,8 +70,7 @@ class Play:
 
     def begin(self, seed: int = 0, *, jobs: bool = True) -> None:
         """Begin an episode; without jobs all calls are those of `ask`."""
-        rows = np.zeros(1, np.int64)
-        self.live.reset(rows, [np.random.default_rng(seed)], self.seen)
+        self.live.reset(np.zeros(1, np.int64), [np.random.default_rng(seed)], self.seen)
         if not jobs:
             self.live.state.arrival_s[0] = np.inf
             self.live.world.dag["calls"] = 1
@@ -171,8 +170,7 @@ class Stage(Play):
         return self.live.counters(0)
 
     def phases(self) -> list[tuple[str, str, str]]:
-        found = self.live.transitions
-        return [(each.phase, each.model, each.now) for each in found]
+        return [(each.phase, each.model, each.now) for each in self.live.transitions]
 
 
 @contextmanager

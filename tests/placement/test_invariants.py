@@ -89,8 +89,7 @@ def check_servers(simulation: PlacementSimulation) -> None:
             assert server["running"] == server["queued"] == 0
             continue
         assert state.instance[0, g, m]["state"] in (ACTIVE, DRAINING)
-        tp = int(world.model["tp"][m])
-        assert (state.host[0, g : g + tp] == g).all()
+        assert (state.host[0, g : g + int(world.model["tp"][m])] == g).all()
         assert server["running"] <= world.model["slots"][m]
         assert server["queued"] <= world.model["queue"][m]
         if server["queued"]:

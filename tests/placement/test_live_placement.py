@@ -51,8 +51,7 @@ def test_random_decisions_under_demand(tmp_path: Path) -> None:
         assert [row.count("active") for row in map(play.states, range(2))] == [1, 1]
         for _ in range(25):
             context = live.contexts(np.zeros(1, np.int64))
-            held = live.held_mb(np.zeros(1, np.int64))
-            assert (held <= live.world.gpu["vram_mb"]).all()
+            assert (live.held_mb(np.zeros(1, np.int64)) <= live.world.gpu["vram_mb"]).all()
             assert play.seen.min() >= 0.0 and np.isfinite(play.seen).all()
             play.decide(*open_choice(rng, context.mask[0]))
             for g in range(2):
@@ -155,8 +154,7 @@ def test_a_server_that_dies(play: Stage, was: str) -> None:
     first.kill()
     play.until(lambda: play.states(0)[0] == "absent")
     # One that drains is empty when its calls have failed, and cannot be put to sleep.
-    ended = {("lost", "qwen-14b", "absent"), ("sleep", "qwen-14b", "absent")}
-    assert ended & set(play.phases())
+    assert {("lost", "qwen-14b", "absent"), ("sleep", "qwen-14b", "absent")} & set(play.phases())
     play.settle()
     play.servers[0, 0].script = lambda r, n: Answer()
     play.decide(QWEN, 0)

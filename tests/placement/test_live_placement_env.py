@@ -70,8 +70,7 @@ def test_spaces_infos_and_records_are_those_of_the_simulation(arguments: dict[st
         )
         for one, other in zip(live[:-1], expected[:-1], strict=True):
             assert one.keys() == other.keys()
-        ours = {"failed_calls", "lost_calls"}
-        assert live[-1].keys() - expected[-1].keys() == ours
+        assert live[-1].keys() - expected[-1].keys() == {"failed_calls", "lost_calls"}
         assert live[-1]["jobs_arrived"] >= expected[-1]["jobs_arrived"] > 0
         for name in ("arrival_s", "topology", "num_agents", "calls", "slo_s"):
             one_, other_ = (
@@ -83,8 +82,7 @@ def test_spaces_infos_and_records_are_those_of_the_simulation(arguments: dict[st
         assert env.completed().dtype == simulated.completed().dtype
         for one_part, other_part in zip(env.context(), simulated.context(), strict=True):
             assert (one_part.dtype, one_part.shape) == (other_part.dtype, other_part.shape)
-        again = play(env)  # the servers stay
-        assert again[-1]["jobs_arrived"] > 0
+        assert play(env)[-1]["jobs_arrived"] > 0  # the servers stay
     finally:
         env.close()
     with pytest.raises(gym.error.ResetNeeded):

@@ -259,5 +259,4 @@ def test_plans_worked_out(
     tp: list[int], target: list[int], gains: list[list[float]], copies: list[int]
 ) -> None:
     """`copies`: GPUs of each model after the decision."""
-    found = solve(toy_plan(tp, target, gains))
-    assert np.bincount(found, minlength=len(tp)).tolist() == copies
+    assert np.bincount(solve(toy_plan(tp, target, gains)), minlength=len(tp)).tolist() == copies

@@ -247,14 +247,12 @@ def test_who_would_leave_no_room_asleep_is_offloaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("waiting", [0, 2])
 def test_a_model_that_is_asked_for_stays(tmp_path: Path, waiting: int) -> None:
     """`a` costs 1 s to offload and 10 s for every call that waits for it, `b` 3 s."""
-    cards = [card("a", t_offload_s=1.0), card("b"), card("c")]
-    toy = Toy(tmp_path, cards)
+    toy = Toy(tmp_path, [card("a", t_offload_s=1.0), card("b"), card("c")])
     toy.step(1, times=3)
     toy.step(2, times=3)
     toy.cluster.waiting[0, 0]["potential"] = waiting
     toy.step(3)
-    gone = toy.state(0, 1 if waiting else 0)
-    assert gone in (ABSENT, VANISHING)
+    assert toy.state(0, 1 if waiting else 0) in (ABSENT, VANISHING)
 
 
 @pytest.mark.parametrize("slept", [True, False])
@@ -286,8 +284,7 @@ def test_an_episode_begins_with_models_in_the_order_of_the_list(tmp_path: Path) 
     """One, two, a pair, a block of four, big: what does not begin at the next GPU is passed by."""
     cluster, begun = tight_cluster(tmp_path), set()
     for seed in range(20):
-        arguments = {**EXACT, "cluster": cluster, "initial": "spread"}
-        simulation, _ = started(arguments, seed)
+        simulation, _ = started({**EXACT, "cluster": cluster, "initial": "spread"}, seed)
         states = simulation.state.instance["state"][0]
         begun.add(tuple(simulation.cluster_config.models[m] for m in np.nonzero(states)[1]))
     assert begun == {

@@ -14,7 +14,6 @@ from inframind_gym.simulator.workflow.state import COMPLETED, CONTEXT
 from inframind_gym.simulator.workflow.topology import STRATEGIES, TOPOLOGIES, graph
 
 MODELS = ("deepseek-32b", "mistral-24b", "qwen-14b", "llama-8b", "llama-3b")
-ALL_UP = (1 << len(MODELS)) - 1
 
 
 def make_spec(
@@ -70,7 +69,7 @@ def make_contexts(n: int = 1, **fields: Any) -> Contexts:
     contexts = np.zeros(n, CONTEXT)
     contexts["budget_s"] = 100.0
     contexts["num_nodes"] = contexts["num_agents"] = contexts["num_waves"] = 1
-    contexts["models_up"] = ALL_UP
+    contexts["models_up"] = (1 << len(MODELS)) - 1
     for name, value in fields.items():
         contexts[name] = value
     return contexts

@@ -108,6 +108,5 @@ def test_by_rate_begins_with_the_recipe_over_all_loads_and_knows_other_workloads
     first = recipe_action(spec, chosen["mbpp"])
     assert (actions[:2] == first).all()
     assert (actions[2] != first).any()
-    unknown = replace(spec, workload="never seen")
-    policy.reset(unknown, [0])
+    policy.reset(replace(spec, workload="never seen"), [0])
     assert (policy.act(np.zeros(1), contexts[0]) == recipe_action(spec, chosen["all"])).all()

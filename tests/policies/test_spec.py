@@ -73,8 +73,7 @@ def test_action_is_model_times_strategies_plus_strategy() -> None:
 
 
 def test_models_up_reads_the_mask_and_opens_it_when_all_are_down() -> None:
-    up = models_up(make_contexts(3, models_up=[0b10110, 0b00001, 0]), 5)
-    assert up.tolist() == [
+    assert models_up(make_contexts(3, models_up=[0b10110, 0b00001, 0]), 5).tolist() == [
         [False, True, True, False, True],
         [True, False, False, False, False],
         [True] * 5,

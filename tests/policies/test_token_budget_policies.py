@@ -15,7 +15,6 @@ from inframind_gym.teams.token_budget.settings import load_settings
 from tests.policies.rollout import play_token_budget as play
 from tests.policies.rollout import started
 
-SETTINGS = load_settings()
 ALL = (*policy_names("token_budget"), "optimum")
 
 
@@ -30,8 +29,7 @@ def test_what_the_policies_are_named_for() -> None:
         results["adaptive_roi_strict"]["tokens"].mean() < results["adaptive_roi"]["tokens"].mean()
     )
     for name, found in results.items():
-        gain = results["optimum"]["return"].mean() - found["return"].mean()
-        assert gain >= 0.0, name
+        assert results["optimum"]["return"].mean() - found["return"].mean() >= 0.0, name
         assert found["reported_quality"].mean() > found["quality"].mean(), name  # rated too kindly
 
 
@@ -50,15 +48,14 @@ def reference(complexity: int, budget: int, price: float) -> float:
     found = play(policy, seeds, budget=budget, price=price)
     simulation: Any = TokenBudgetEnv.simulation_of({"budget": budget, "price": price}, len(seeds))
     started(simulation, policy, seeds)
-    of_this = simulation.task.complexity == complexity
-    return float(found["return"][of_this].mean())
+    return float(found["return"][simulation.task.complexity == complexity].mean())
 
 
 @pytest.mark.parametrize(("budget", "price"), [(20_000, 0.001), (4_000, 0.0005)])
 def test_the_value_is_what_playing_the_optimum_brings(budget: int, price: float) -> None:
     """Dynamic programming and simulation share no code for transitions and tokens."""
     for complexity in range(3):
-        solved = solve(SETTINGS, complexity, budget, price, 150)
+        solved = solve(load_settings(), complexity, budget, price, 150)
         start = np.array([budget - 200])
         value = solved.look_up(solved.value, start, np.zeros(1, np.int64))[0]
         assert reference(complexity, budget, price) == pytest.approx(value, abs=0.012)

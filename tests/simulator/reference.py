@@ -431,7 +431,5 @@ class ReferenceKernel:
     def _start_steps(self) -> None:
         for engine in self._engines:
             if engine.has_work() and not engine.in_step:
-                engine.start_step(self.now_s, self._busy_peers(engine))
-
-    def _busy_peers(self, engine: _Engine) -> int:
-        return sum(self._engines[peer].has_work() for peer in engine.server.peers)
+                busy_peers = sum(self._engines[peer].has_work() for peer in engine.server.peers)
+                engine.start_step(self.now_s, busy_peers)

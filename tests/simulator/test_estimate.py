@@ -15,12 +15,7 @@ from typer.testing import CliRunner
 from inframind_gym.calibration.request_log import read_log
 from inframind_gym.cli import app
 from inframind_gym.errors import ConfigError
-from inframind_gym.simulator.estimate.packing import (
-    Placing,
-    make_pool,
-    parse_gpus,
-    parse_models,
-)
+from inframind_gym.simulator.estimate.packing import Placing, make_pool, parse_gpus, parse_models
 from inframind_gym.simulator.estimate.roofline import (
     Server,
     find_architecture,

@@ -208,8 +208,7 @@ def test_other_processes_have_the_same_digests_and_fields_are_part_of_the_name()
         table: NDArray[np.int32]
         numbers: NDArray[np.float64]
 
-    arrays = np.zeros(1), np.zeros(1)
-    kinds = [jit._layout(jit.kind_of(pair(*arrays))) for pair in (Part, Swapped)]
+    kinds = [jit._layout(jit.kind_of(pair(np.zeros(1), np.zeros(1)))) for pair in (Part, Swapped)]
     assert kinds[0] != kinds[1] and kinds[0][1:] == kinds[1][1:]
 
 

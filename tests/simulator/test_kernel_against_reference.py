@@ -150,8 +150,7 @@ def test_agrees_on_random_loads(timeout_s: float, faulty: bool) -> None:
 def test_a_server_that_dies_loses_its_calls_and_one_that_is_slow_takes_longer() -> None:
     server = RefServer(4, 64, 101, 16, base_s=1.0)
     faults = [RefFault(0, 1.5, 2.5), RefFault(0, 10.5, 12.5, slower=2.0)]
-    submit_s = [0.0, 2.0, 3.0, 10.0]
-    args = cards([server]), np.zeros(4), submit_s, [5] * 4, [2, 2, 2, 4]
+    args = cards([server]), np.zeros(4), [0.0, 2.0, 3.0, 10.0], [5] * 4, [2, 2, 2, 4]
     served = replay_requests(*args, faults=changes(faults))
     # The first is lost, the second refused; of the last, the step from 11 on takes 2 s.
     np.testing.assert_array_equal(served["finish_s"], [np.nan, np.nan, 5.0, 15.0])

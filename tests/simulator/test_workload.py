@@ -164,8 +164,7 @@ def test_a_draw_replaces_what_its_row_says_and_nothing_else(tmp_path: Path) -> N
     assert (drawn.quality.difficulty_sd, drawn.quality.structure_gain["dense"]) == (1.5, -0.25)
     assert drawn.models["llama-3b"] == undrawn.models["llama-3b"]
     assert drawn.output == undrawn.output
-    fourth = load_workload(f"{path}#4").profile
-    assert fourth.quality.difficulty_sd == undrawn.quality.difficulty_sd
+    assert load_workload(f"{path}#4").profile.quality.difficulty_sd == undrawn.quality.difficulty_sd
     assert load_workload(f"{path}#3").draw == 3
     assert "draw" not in load_workload(path).model_dump()
     with_posterior(tmp_path, POSTERIOR.replace("0.125", "0.75"))  # shows at once

@@ -63,8 +63,7 @@ def test_the_form_of_the_gateway_watches_the_gateway(
     page.get_by_label("watch, s").fill("600")
     page.get_by_role("button", name="Start").click()
     page.wait_for_url(re.compile("/show/"))
-    servers = page.get_by_role("region", name="servers")
-    expect(servers.get_by_text("big")).to_be_visible()
+    expect(page.get_by_role("region", name="servers").get_by_text("big")).to_be_visible()
     (found,) = store.list_runs("gateway")
     assert (found.settings["provider"], found.settings["watch_s"]) == ("gateway", 600)
     page.get_by_role("button", name="Stop").click()
@@ -173,8 +172,7 @@ def test_a_board_opens_in_a_frame_of_its_own(
     run(load_suite("starter", settings).resolve(), tmp_path / "results/mine")
     page.goto(f"{serve('--results', str(tmp_path / 'results'))}/boards")
     page.get_by_role("link", name="mine").click()
-    frame = page.frame_locator("iframe")
-    expect(frame.get_by_role("region", name="Board")).to_be_visible()
+    expect(page.frame_locator("iframe").get_by_role("region", name="Board")).to_be_visible()
     assert page.evaluate("document.querySelector('iframe').contentDocument") is None
 
 

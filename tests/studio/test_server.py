@@ -60,8 +60,7 @@ def test_a_run_over_the_wire(client: TestClient) -> None:
     assert statuses[-1] == "complete" and "cutoff" in statuses
     run = client.get(f"/run/{run_id}").json()
     assert (run["status"], run["events"]) == ("complete", events)
-    last = events[-1]["data"]
-    assert run["summary"]["cost_report"]["tokens"] == last["cumulative_tokens"]
+    assert run["summary"]["cost_report"]["tokens"] == events[-1]["data"]["cumulative_tokens"]
     assert run["traces"][-1]["cutoff_reason"] == "stop"
     assert [listed["run_id"] for listed in client.get("/runs").json()] == [run_id]
     assert client.get("/runs?team=pool").json() == []
@@ -166,11 +165,8 @@ def test_pages_of_others_are_refused_and_answers_have_a_policy(client: TestClien
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
         if status == 403:
-            with (
-                pytest.raises(WebSocketDisconnect),
-                client.websocket_connect(f"{WS}/ws/x", headers=headers),
-            ):
-                pass
+            with pytest.raises(WebSocketDisconnect):
+                client.websocket_connect(f"{WS}/ws/x", headers=headers).__enter__()
 
 
 def test_a_token_is_asked_for_and_becomes_a_cookie(launcher: Launcher) -> None:
@@ -192,11 +188,8 @@ def test_a_token_is_asked_for_and_becomes_a_cookie(launcher: Launcher) -> None:
         assert TOKEN not in client.cookies[COOKIE]
         assert client.get("/runs").status_code == 200
         client.cookies.clear()
-        with (
-            pytest.raises(WebSocketDisconnect),
-            client.websocket_connect("ws://studio.example/ws/x"),
-        ):
-            pass
+        with pytest.raises(WebSocketDisconnect):
+            client.websocket_connect("ws://studio.example/ws/x").__enter__()
 
 
 @pytest.mark.parametrize(

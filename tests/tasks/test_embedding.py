@@ -130,10 +130,8 @@ def test_shipped_embeddings_are_those_of_the_model() -> None:
     """For 20 tasks and 3 roles; float16 rounding and the batch's padding allowed for."""
     tasks = load_tasks(split="all")
     rows = list(range(0, len(tasks), len(tasks) // 20))
-    fresh = encode([tasks.texts[i] for i in rows])
-    assert np.abs(fresh - tasks.embeddings[rows]).max() < 1e-3
-    roles = encode(embed_shipped.role_texts()[:3])
-    assert np.abs(roles - load_role_embeddings()[:3]).max() < 1e-3
+    assert np.abs(encode([tasks.texts[i] for i in rows]) - tasks.embeddings[rows]).max() < 1e-3
+    assert np.abs(encode(embed_shipped.role_texts()[:3]) - load_role_embeddings()[:3]).max() < 1e-3
     planner = encode(list(yaml.safe_load(embed_shipped.PLANNER.read_text("utf-8")).values()))
     shipped = np.load(embed_shipped.PLANNER.with_suffix(".npy")).astype(np.float32)
     assert np.abs(planner - shipped).max() < 1e-3

@@ -143,10 +143,9 @@ def test_a_failure_before_the_first_token_is_answered_elsewhere(
 
 SECRET = "a secret of 127.0.0.1: EngineCore"
 LONG = f"maximum context length {SECRET}"
-TOO_LARGE = f"n: Request Entity Too Large {SECRET}"
 REFUSED = [
     (400, LONG, "context_length_exceeded"),
-    (413, TOO_LARGE, "server_refused"),
+    (413, f"n: Request Entity Too Large {SECRET}", "server_refused"),
     (422, SECRET, "server_refused"),
 ]
 
@@ -314,8 +313,7 @@ def test_a_team_answers(speed: float, tmp_path: Path) -> None:
 
 
 def test_teams_that_come_at_once_are_bounded(tmp_path: Path) -> None:
-    slow = Answer("42", first_s=0.5)
-    with running(tmp_path, lambda r, n: slow, policy="bid_price") as rig:
+    with running(tmp_path, lambda r, n: Answer("42", first_s=0.5), policy="bid_price") as rig:
 
         async def ask_all() -> None:
             url, body = f"{rig.url}/v1/chat/completions", chat(model="inframind/team")

@@ -158,8 +158,7 @@ def test_the_default_policy_routes_for_models_that_the_workload_does_not_know(
     path.write_text(pool_yaml(pool, (), "a test"))
     made = SingleCallPolicy(GatewayConfig(pool=str(path)))
     assert made.spec.models == ("qwen3-4b", "other")
-    idle = Telemetry(1, *([[0.0] * 2] * 4))
-    world = World(1.0, 0b11, np.zeros(2, np.int64), idle)
+    world = World(1.0, 0b11, np.zeros(2, np.int64), Telemetry(1, *([[0.0] * 2] * 4)))
     assert made.decide(world, 0.0, 60.0, "Math").model in (0, 1)
 
 
@@ -188,8 +187,7 @@ def test_priorities_are_those_of_the_scheduler() -> None:
 
 
 def test_predictions_count_ones_own_calls_at_once() -> None:
-    spec = policy_of("least_loaded").spec
-    predictor = Predictor(load_pool("b200-2gpu"), spec)
+    predictor = Predictor(load_pool("b200-2gpu"), policy_of("least_loaded").spec)
 
     def latency_s(polls: int, in_flight: Any, max_tokens: int | None = None, size: int = 0) -> Any:
         telemetry = replace(POLLED, polls=polls)
@@ -199,8 +197,7 @@ def test_predictions_count_ones_own_calls_at_once() -> None:
     usual = latency_s(7, own)
     fewer = latency_s(7, own - np.array([16, 0, 0, 0, 0]))
     assert fewer[0] < usual[0] and (fewer[1:] == usual[1:]).all()
-    more = latency_s(7, own + np.array([0, 0, 40, 0, 0]))
-    assert more[2] > 2 * usual[2]
+    assert latency_s(7, own + np.array([0, 0, 40, 0, 0]))[2] > 2 * usual[2]
     assert (latency_s(8, [0] * 5) == usual).all()  # the calls of others
     assert (latency_s(7, own, max_tokens=10) < usual).all()
     assert (latency_s(7, own, size=100_000) > usual).all()

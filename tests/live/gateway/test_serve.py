@@ -26,7 +26,6 @@ from tests.live.gateway.rig import KEY, chat, code, process, running, settled
 from tests.live.vllm_server.fake import Answer, records, until
 from tests.live.vllm_server.live_play import five, pool_file
 
-LIMITS = {"max_body_bytes": 4096}
 LATE = Answer(first_s=0.5)
 CHAT = "/v1/chat/completions"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -34,7 +33,7 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 
 def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
     twice = b'{"model": "qwen-14b", "model": "llama-8b", "messages": [{}]}'
-    with running(tmp_path, limits=LIMITS) as rig:
+    with running(tmp_path, limits={"max_body_bytes": 4096}) as rig:
         for body, expected in [
             (b"{", (400, "invalid_json")),
             (b'"text"', (400, "invalid_json")),
@@ -182,7 +181,6 @@ def test_what_studio_reads_of_a_gateway(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        arguments = ["serve", "--pool", "b200-2gpu", "--port", str(port)]
-        result = CliRunner().invoke(cli.app, arguments)
+        result = CliRunner().invoke(cli.app, ["serve", "--pool", "b200-2gpu", "--port", str(port)])
     assert result.exit_code == 2
     assert f"127.0.0.1:{port}: address already in use" in result.output + result.stderr

@@ -14,7 +14,6 @@ from inframind_gym.live.launcher import ServerCommand, server_command, vllm_pyth
 from inframind_gym.simulator.server.pool import PoolConfig, load_pool
 
 ROOT = Path(__file__).resolve().parents[3]
-PYTHON = Path("/vllm/bin/python")
 
 
 def changed(pool: PoolConfig, model: int = 0, **keys: Any) -> PoolConfig:
@@ -24,7 +23,7 @@ def changed(pool: PoolConfig, model: int = 0, **keys: Any) -> PoolConfig:
 
 
 def command(pool: PoolConfig, model: int = 0, **options: Any) -> ServerCommand:
-    return server_command(pool, pool.models[model], PYTHON, **options)
+    return server_command(pool, pool.models[model], Path("/vllm/bin/python"), **options)
 
 
 def test_everything_that_a_pool_can_say(tmp_path: Path) -> None:

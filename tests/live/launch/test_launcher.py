@@ -84,8 +84,7 @@ def test_up_status_down(room: Room) -> None:
     assert phases(launches) == ["up", "up"]
     rows = pool_status(pool, room.state)
     for row in rows:
-        found = [row[n] for n in ("state", "running", "waiting", "kv_frac")]
-        assert found == ["up", 2, 1, 0.25]
+        assert [row[n] for n in ("state", "running", "waiting", "kv_frac")] == ["up", 2, 1, 0.25]
     assert [row["pid"] for row in rows] == [launch.pid for launch in launches]
     assert len(room.running()) == 4  # each with its engine
     again = room.up(pool)
@@ -227,8 +226,7 @@ def test_adopted_servers_are_neither_started_nor_stopped(room: Room) -> None:
     adopting = pool.model_copy(update={"name": "adopting", "models": (here, ours)})
     launches = room.up(adopting)
     assert phases(launches) == ["up", "up"] and launches[0].already
-    rows = pool_status(adopting, room.state)
-    assert [row["pid"] for row in rows] == [None, launches[1].pid]
+    assert [row["pid"] for row in pool_status(adopting, room.state)] == [None, launches[1].pid]
     assert [each.alias for each in room.launcher(adopting).down()] == ["m1"]
     assert len(session(launch.pid or 0)) == 2
     wrong = here.model_copy(update={"name": "other"})

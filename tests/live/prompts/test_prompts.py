@@ -40,8 +40,7 @@ def text(messages: list[Message]) -> str:
 
 
 def test_trains_of_thought_are_not_passed_on() -> None:
-    answers = {0: "<think>a long way</think>\nIt is 4."}
-    prompt = text(prompt_of(answers, node=1))
+    prompt = text(prompt_of({0: "<think>a long way</think>\nIt is 4."}, node=1))
     assert "a long way" not in prompt
     assert "It is 4." in prompt
 

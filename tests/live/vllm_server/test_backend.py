@@ -107,8 +107,7 @@ def test_grading() -> None:
             raise RuntimeError("cannot be")
         return text == "42"
 
-    texts = ["42", "41", "bug"]
-    with opened(lambda r, n: Answer(texts[n], tokens=1), judge) as (backend, _, _):
+    with opened(lambda r, n: Answer(["42", "41", "bug"][n], tokens=1), judge) as (backend, _, _):
         calls = [call(number, query=number, phase=FINAL) for number in range(3)]
         assert [ask(backend, each)[0].right for each in calls] == [True, False, None]
     assert threads and all(name.startswith("vllm-judge") for name in threads)
@@ -133,8 +132,7 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
     log = tmp_path / "log"
     script: Script = lambda r, n: ways[n % len(ways)]  # noqa: E731
     with opened(script, right_if_42, log=log, call_s=5.0, answer_s=20.0) as (backend, _, _):
-        calls = [call(n, query=n, model=n % 5) for n in range(100)]
-        done = ask(backend, *calls)
+        done = ask(backend, *[call(n, query=n, model=n % 5) for n in range(100)])
         assert backend.wait(backend.now_s() + 0.05) == []
     assert sorted(completion.call for completion in done) == list(range(100))
     assert sorted(line["call"] for line in records(log)) == list(range(100))
@@ -149,8 +147,7 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
 def test_a_call_that_times_out_is_sent_again_where_clients_do(call_timeout_s: float | None) -> None:
     script = Answer("42", first_s=30.0)
     with five(lambda *_: script) as servers, live(servers, call_s=0.3) as pool:
-        backend = pool.open(Prompts(), call_timeout_s=call_timeout_s)
-        (done,) = ask(backend, call())
+        (done,) = ask(pool.open(Prompts(), call_timeout_s=call_timeout_s), call())
     assert done.failed and done.retryable is (call_timeout_s is not None)
     assert done.finish_s - done.submit_s == pytest.approx(0.3, abs=0.25)
 

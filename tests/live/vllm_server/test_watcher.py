@@ -127,8 +127,7 @@ def test_what_makes_a_server_unusable(fault: dict[str, Any], reason: str) -> Non
             one.start()
         until(lambda: watcher.up == 0b10)
         until(lambda: reason in watcher.status()[0].reason)
-        status = watcher.status()[0]
-        assert status.asleep == (reason == "asleep")
+        assert watcher.status()[0].asleep == (reason == "asleep")
         with pytest.raises(InfraMindError, match=r"s0 .*: "):
             watcher.wait_up(0.01)
         for name, value in good.items():

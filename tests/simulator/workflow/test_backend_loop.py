@@ -9,12 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inframind_gym.errors import InfraMindError
-from inframind_gym.simulator.workflow.backend import (
-    Call,
-    Completion,
-    Reply,
-    Telemetry,
-)
+from inframind_gym.simulator.workflow.backend import Call, Completion, Reply, Telemetry
 from inframind_gym.simulator.workflow.backend_loop import HOLD_S
 from inframind_gym.simulator.workflow.state import FINAL, FIRST, SECOND
 from tests.simulator.workflow.backend_play import NUM_MODELS, Failing, Outage, Scripted, by_node
@@ -66,8 +61,7 @@ def test_a_failed_call_is_a_wrong_answer() -> None:
 def test_nobody_reads_a_node_whose_call_failed() -> None:
     scripted = Scripted(fails(1), topology="FullConnected", num_agents=3)
     scripted.play(by_node([1]))
-    reads = [call.reads for call in scripted.opened[0].calls]
-    assert reads == [(), (0,), (0,), (0, 2)]
+    assert [call.reads for call in scripted.opened[0].calls] == [(), (0,), (0,), (0, 2)]
 
 
 @pytest.mark.parametrize("phase", [FIRST, SECOND, FINAL])

@@ -12,14 +12,7 @@ from inframind_gym.envs.routing_config import EnvConfig
 from inframind_gym.envs.routing_simulation import RoutingSimulation
 from inframind_gym.simulator.server.state import FREE_IDS, USED_IDS
 from inframind_gym.simulator.workflow.backend import Reply
-from inframind_gym.simulator.workflow.topology import (
-    FINAL,
-    FIRST,
-    SECOND,
-    TOPOLOGIES,
-    Graph,
-    graph,
-)
+from inframind_gym.simulator.workflow.topology import FINAL, FIRST, SECOND, TOPOLOGIES, Graph, graph
 from tests.simulator.workflow.backend_play import Scripted, Sweep, by_node, play
 
 BUDGET_S = 20.0

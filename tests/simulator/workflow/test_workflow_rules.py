@@ -87,8 +87,7 @@ def every_query_completes_once(run: dict[str, Any]) -> None:
     assert np.all(done["finish_s"] > done["arrival_s"])
     assert np.all(np.diff(done["finish_s"]) >= 0.0)
     assert np.all(np.isin(done["solved"], (0, 1)))
-    order = np.argsort(done["query"])
-    assert np.all(np.diff(done["arrival_s"][order]) > 0.0)
+    assert np.all(np.diff(done["arrival_s"][np.argsort(done["query"])]) > 0.0)
     wall = done["finish_s"] - done["arrival_s"]
     if run["execution"] == "parallel":
         np.testing.assert_allclose(done["latency_s"], wall, rtol=1e-12)
@@ -197,8 +196,7 @@ def budgets_only_fall(run: dict[str, Any]) -> None:
         expected = np.maximum(contexts["budget_s"] - spent, 1.0)
         np.testing.assert_allclose(remaining, expected, rtol=1e-5)
     for query in range(QUERIES):
-        own = remaining[contexts["query"] == query]
-        assert np.all(np.diff(own) <= 1e-3)
+        assert np.all(np.diff(remaining[contexts["query"] == query]) <= 1e-3)
 
 
 def rewards_and_costs_add_up(run: dict[str, Any]) -> None:

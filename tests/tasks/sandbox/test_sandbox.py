@@ -19,13 +19,7 @@ import pytest
 
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.tasks import Answer
-from inframind_gym.tasks.sandbox import (
-    Sandbox,
-    SandboxError,
-    Verdict,
-    jail,
-    process,
-)
+from inframind_gym.tasks.sandbox import Sandbox, SandboxError, Verdict, jail, process
 from tests.tasks.sandbox.snippets import GROUPS, USUAL, Snippet, asks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
@@ -206,8 +200,7 @@ USER_DICT = "from collections import UserDict\ndef f(x): return UserDict(a=x)"
     ],
 )
 def test_asserts_are_decided_as_python_does(sandbox: Sandbox, code: str, tests: str) -> None:
-    found = sandbox.run_tests(code, asks(tests)).passed
-    assert found is holds(code, tests, AssertionError)
+    assert sandbox.run_tests(code, asks(tests)).passed is holds(code, tests, AssertionError)
 
 
 @pytest.fixture
@@ -221,8 +214,7 @@ def places(tmp_path: Path) -> Iterator[dict[str, str]]:
     victim.write_text("untouched")
     (tmp_path / "link").symlink_to(victim)
     # It ends with its parent, and with nothing that ends programs by their names.
-    idle = [sys.executable, "-S", "-c", "input()"]
-    neighbour = subprocess.Popen(idle, stdin=subprocess.PIPE)
+    neighbour = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     yield {
         "repository": str(ROOT),
         "home": str(Path.home()),
@@ -245,10 +237,7 @@ REFUSED = re.compile(
 
 @pytest.mark.parametrize("landlock", [True, False])
 def test_nothing_can_be_reached(
-    landlock: bool,
-    places: dict[str, str],
-    sessions: list[int],
-    monkeypatch: pytest.MonkeyPatch,
+    landlock: bool, places: dict[str, str], sessions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INFRAMIND_SECRET", "token")
     folder = Path(places["folder"])
@@ -389,8 +378,7 @@ def test_a_question_in_python_brings_its_helpers(sandbox: Sandbox) -> None:
     forged = "def helper(x): return 0\ndef f(x): return 0"
     assert not sandbox.run_tests(forged, answer, QUESTION).passed
     # The question's own, empty function is no answer.
-    reason = sandbox.run_tests("x = 1", answer, QUESTION).reason
-    assert reason == "AssertionError"
+    assert sandbox.run_tests("x = 1", answer, QUESTION).reason == "AssertionError"
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,7 @@ def test_what_holds_of_every_trim(
     users = [i for i, m in enumerate(messages) if m["role"] == "user"]
     pinned = {i for i, m in enumerate(messages) if m["role"] == "system"} | set(users[-1:])
     assert pinned <= set(places)
-    fixed = sum(message_tokens(messages[i]) for i in pinned)
-    assert trimmed.tokens_after <= max(target, fixed)
+    assert trimmed.tokens_after <= max(target, sum(message_tokens(messages[i]) for i in pinned))
     asked = {c["id"] for m in trimmed.messages for c in m.get("tool_calls", ())}
     answered = [m["tool_call_id"] for m in trimmed.messages if m["role"] == "tool"]
     assert sorted(asked) == sorted(answered)

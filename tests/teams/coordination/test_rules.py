@@ -37,8 +37,7 @@ def test_time_of_calls_by_hand() -> None:
     prompt, answer = np.full((1, 3), 105), np.array([[13, 26, 39]])
     for at_once, decoded in ((3, 39), (2, 39 + 13), (1, 78), (8, 39)):
         own = server.model_copy(update={"max_num_seqs": at_once})
-        found = rules.wave_s(prompt, answer, own)
-        assert found == pytest.approx(0.3 + decoded / 130)
+        assert rules.wave_s(prompt, answer, own) == pytest.approx(0.3 + decoded / 130)
 
 
 def test_waits_deadlines_and_rewards_by_hand() -> None:

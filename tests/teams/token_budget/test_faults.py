@@ -94,8 +94,7 @@ def test_a_run_goes_on_without_a_rating(agent: str) -> None:
 @pytest.mark.parametrize("agent", ["preflight", "planner", "critic", "self_eval"])
 @pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": 1'])
 def test_malformed_answers_are_paid_and_change_little(agent: str, text: str) -> None:
-    model = changed(lambda _, good: dataclasses.replace(good, content=text), agent)
-    log, summary = run(model)
+    log, summary = run(changed(lambda _, good: dataclasses.replace(good, content=text), agent))
     assert log.status == "complete"
     assert summary["cost_report"]["tokens"] == charged(log)
     assert summary["output"].startswith("## One")

@@ -86,8 +86,7 @@ def worked_example(strategy: str) -> tuple[TeamState, list[dict[str, Any]]]:
             rules.spend(state, ROW, agents, np.array([tokens]))
             evidence = Evidence(*(np.array([fact]) for fact in facts))
             state.take(ROW, agents, np.array([tokens]), evidence)
-        drafted = np.array([state.calls[0, EXECUTOR] > 0])
-        state.look(ROW, np.zeros((1, 3), np.int64), drafted)
+        state.look(ROW, np.zeros((1, 3), np.int64), np.array([state.calls[0, EXECUTOR] > 0]))
         event = state.event(0, int(action[0]), "run", "")
         events += [event["data"]] if event else []
     return state, events

@@ -20,7 +20,6 @@ from inframind_gym.teams.token_budget.rules import (
 )
 from inframind_gym.teams.token_budget.settings import STRATEGIES, ProxyWeights, load_settings
 
-SETTINGS = load_settings()
 ROW = np.zeros(1, np.int64)
 
 
@@ -29,7 +28,7 @@ def at(agent: int) -> np.ndarray:
 
 
 def opened(budget: int = 20_000, mode: str = "adaptive") -> TeamState:
-    state = TeamState(SETTINGS, 1, 150, 20)
+    state = TeamState(load_settings(), 1, 150, 20)
     state.begin(ROW, np.array([budget]), STRATEGIES.index(mode), ROW, 0)
     return state
 
