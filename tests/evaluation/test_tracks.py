@@ -233,13 +233,10 @@ def test_sums_by_hand(columns: dict[str, Any], expected: dict[str, float]) -> No
 def test_waiting_beside_an_empty_server_was_avoidable() -> None:
     """Server 0 runs one call in 0..4 s while a second waits; server 1 has a call in 1..2 s."""
     calls = np.zeros(3, CALL)
-    for name, values in {
-        "submit_s": [0.0, 0.0, 1.0],
-        "admitted_s": [0.0, 4.0, 1.0],
-        "finish_s": [4.0, 6.0, 2.0],
-        "model": [0, 0, 1],
-    }.items():
-        calls[name] = values
+    calls["submit_s"] = [0.0, 0.0, 1.0]
+    calls["admitted_s"] = [0.0, 4.0, 1.0]
+    calls["finish_s"] = [4.0, 6.0, 2.0]
+    calls["model"] = [0, 0, 1]
     at_s, empty_s = time_with_an_empty_server(calls, 2)
     assert np.interp([0.0, 1.0, 2.0, 4.0], at_s, empty_s).tolist() == [0.0, 1.0, 1.0, 3.0]
     assert sum_of_earlier(calls["finish_s"], np.array([0.0, 3.0, 9.0])).tolist() == [0, 8, 12]

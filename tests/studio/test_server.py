@@ -82,9 +82,8 @@ def test_a_client_that_leaves_changes_nothing(
         assert until_over(launcher, run_id).status == "complete"
         assert listen(client, run_id)[0] == first
     agents = [request.context["agent"] for request in model.requests]
-    assert [a for a in agents if a not in ("self_eval", "preflight")] == [
-        "planner", "executor", "critic", "executor",
-    ]  # fmt: skip
+    team = [agent for agent in agents if agent not in ("self_eval", "preflight")]
+    assert team == ["planner", "executor", "critic", "executor"]
 
 
 def test_a_server_that_stops_interrupts_its_runs(

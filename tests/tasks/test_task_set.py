@@ -97,10 +97,8 @@ def test_files_as_they_are_published(tmp_path: Path) -> None:
     human = {k: v for k, v in HUMANEVAL.items() if k not in ("id", "reference")}
     human |= {"task_id": "HumanEval/9", "canonical_solution": HUMANEVAL["reference"]}
     mmlu = {k: v for k, v in MMLU.items() if k != "id"} | {"question_id": 70, "answer_index": 1}
-    write(tmp_path / "a.jsonl", gsm)
-    write(tmp_path / "b.jsonl", mbpp)
-    write(tmp_path / "c.jsonl", human)
-    write(tmp_path / "d.jsonl", mmlu)
+    for name, item in zip("abcd", (gsm, mbpp, human, mmlu), strict=True):
+        write(tmp_path / f"{name}.jsonl", item)
     records = read_folder(tmp_path)
     assert [r.dataset for r in records] == ["gsm_hard", "mbpp", "humaneval", "mmlu_pro"]
     assert [r.id for r in records] == ["a/1", "7", "HumanEval/9", "70"]

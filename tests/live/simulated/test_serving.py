@@ -188,9 +188,8 @@ def test_a_sleeper_ends_what_runs_and_holds_what_comes() -> None:
 )
 def test_a_fault_is_met_by_clients(query: Any, status: Any, after: Any) -> None:
     """By one that comes, and by one whose answer is under way; the next model takes no notice."""
-    pool = MEASURED
-    with served(pool, speed=5.0) as servers:
-        address = ServerAddress(alias="m", url=servers[0], model=pool.models[0].name)
+    with served(MEASURED, speed=5.0) as servers:
+        address = ServerAddress(alias="m", url=servers[0], model=MEASURED.models[0].name)
         client = Connections([address], SETTINGS, servers.loop, poll_s=60.0)
 
         async def scene(session: Session) -> tuple[ChatResult, ChatResult]:
