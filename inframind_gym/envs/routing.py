@@ -316,9 +316,9 @@ class StreamEnv(RoutingEnv):
     When the last query is done. A backlog that can no longer be worked off makes every later query
     late: `truncate_overrun_s` ends such a stream by truncation.
 
-    The last `info` has `queries`, the number of those that ended, and means over them: `solve_rate`
-    (solved, in time or not) and `mean_cost` (latency / budget); `episode_reward` and `episode_cost`
-    are the sums of the steps.
+    The last `info` has `queries`, the number of those that ended, `solve_rate`, the share of all
+    `num_queries` that were solved, in time or not, and `mean_cost`, latency / budget of the ended;
+    `episode_reward` and `episode_cost` are the sums of the steps.
 
     ## Arguments
 

@@ -503,13 +503,14 @@ class RoutingSimulation(Simulation):
         return cost_vectors(self.costs, *self.completed_batch(), len(self.pool.models))
 
     def summaries(self, rows: Ints, rewards: Floats, costs: Floats) -> dict[str, NDArray[Any]]:
-        """Return the results of tagged queries, or means over the ended ones of streams."""
+        """Return the results of tagged queries, or those of streams."""
         if not self.one_query:
             queries = self.state.stream["finished"][rows].astype(np.int64)
             ends = zip(rows.tolist(), queries.tolist(), strict=True)
             solved = [self.state.completed[e, :last]["solved"].sum() for e, last in ends]
-            most = np.maximum(queries, 1)
-            return {"queries": queries, "solve_rate": solved / most, "mean_cost": costs / most}
+            rate = np.array(solved) / self.num_queries  # an answer that never came solves nothing
+            mean_cost = costs / np.maximum(queries, 1)
+            return {"queries": queries, "solve_rate": rate, "mean_cost": mean_cost}
         ended, records = self.completed_batch()
         record = records[np.searchsorted(ended, rows)]
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,21 +90,22 @@ class Results:
         return notes
 
     def of(self, suite: Suite) -> Results:
-        """Return the results in a suite's cells, of its policies and any that have all places."""
-        wanted, places = {cell.where for cell in suite.cells()}, set(suite.places())
-
-        def within(where: str) -> bool:
-            return where.partition(", training ")[0] in wanted
-
-        played: dict[str, set[Place]] = {}
-        for cell in self.episodes:
-            if within(cell.where):
-                played.setdefault(cell.policy, set()).add(cell.place)
-        ranked = {name for name, own in played.items() if name in suite.policies or own == places}
-        here = {c: e for c, e in self.episodes.items() if c.policy in ranked and within(c.where)}
-        missing = {policy: list(filter(within, cells)) for policy, cells in self.missing.items()}
-        missing = {p: c for p, c in missing.items() if c and p in {*ranked, *suite.policies}}
+        """Return the results in a suite's cells, of its policies and any that played them all."""
+        places, wanted = set(suite.places()), {cell.where for cell in suite.cells()}
+        every = set(product(places, suite.seed_list))
+        found = {c: episode for c, episode in self.episodes.items() if (c.place, c.seed) in every}
+        played = {p: {(c.place, c.seed) for c in found if c.policy == p} for p in self.policies}
+        ranked = {name for name, own in played.items() if name in suite.policies or own == every}
+        here = {cell: episode for cell, episode in found.items() if cell.policy in ranked}
+        missing = {
+            policy: [where for where in cells if where.partition(", training ")[0] in wanted]
+            for policy, cells in self.missing.items()
+            if policy in {*ranked, *suite.policies}
+        }
+        missing = {policy: cells for policy, cells in missing.items() if cells}
         header, others = dict(self.header), len(self.episodes) - len(here)
+        left_out = header.get("left_out", {})
+        header["left_out"] = {p: why for p, why in left_out.items() if p in suite.policies}
         if "places" in header:
             of_place = {"/".join(map(str, place)) for place in places}
             header["places"] = {k: at for k, at in header["places"].items() if k in of_place}

@@ -92,8 +92,7 @@ def run(
     trackers = trackers_of(track)
     options = {"policies": policies, "seeds": seeds, "workloads": workloads, "pool": pool}
     texts = [f"{key}={text}" for key, text in options.items() if text is not None]
-    texts += settings or ()
-    loaded = load_suite(suite, settings=texts).resolve()
+    loaded = load_suite(suite, settings=[*texts, *(settings or ())]).resolve()
     folder, command = out or Path("results") / loaded.name, sys.argv[1:]
     summary = run_suite(loaded, folder, workers=workers, command=command)
     if summary.stopped:

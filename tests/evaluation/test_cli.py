@@ -38,6 +38,30 @@ def test_compare_takes_policies_or_folders(folder: Path) -> None:
     assert json.loads(out)["comparisons"][0]["b"]["policy"] == "good"
 
 
+def test_a_run_ranks_its_own_cells_and_who_played_them_all(tmp_path: Path) -> None:
+    few = ("--set", "queries=10", "--set", "budgets=100")
+    runs = (
+        ("--policies=random", "--seeds=1", "--set", "rates=10"),
+        ("--policies=spill", "--seeds=2", "--set", "rates=10"),  # `random` lacks a seed
+        ("--policies=jsq", "--seeds=2", "--set", "rates=10"),  # `spill` played the same
+        ("--policies=sq2", "--seeds=1", "--set", "rates=20"),
+    )
+    shown = []
+    for options in runs:
+        suite = ("--suite", "starter", "--workloads=math", "--out", tmp_path / "runs")
+        code, out, _ = call("run", *suite, *options, *few, "--json")
+        board = json.loads(out)
+        assert code == 0 and board["missing"] == {}
+        others = next((x.split()[2] for x in board["notes"] if "of other runs" in x), "0")
+        shown.append(({row["policy"] for row in board["ranking"]}, board["cells"], int(others)))
+    assert shown == [
+        ({"random"}, 1, 0),
+        ({"spill"}, 2, 1),
+        ({"spill", "jsq"}, 4, 1),
+        ({"sq2"}, 1, 5),
+    ]
+
+
 def test_a_report_is_put_into_its_folder_and_not_overwritten(folder: Path, tmp_path: Path) -> None:
     code, out, err = call("report", folder)
     assert (code, out, err) == (0, f"{folder / 'report.html'}\n", "")
