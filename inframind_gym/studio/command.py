@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from pathlib import Path
@@ -60,10 +61,10 @@ def studio(
 
         load_pool(pool)
     ways = Ways(provider, model, gateway, pool)
-    ways.open()  # a wrong provider or a missing key is said before anything is served
+    if way := ways.open():  # a wrong provider or a missing key is said before anything is served
+        asyncio.run(way.aclose())
     with RunStore(runs) as store:
-        launcher = Launcher(store, ways)
-        boards = Boards(results)
+        launcher, boards = Launcher(store, ways), Boards(results)
         attach(app := make_app(launcher, boards, token=token), launcher, boards)
         address = listening(host, port)
         asks = "" if token is None else f", with the token of {TOKEN_VARIABLE}"

@@ -84,7 +84,6 @@ def missing(title: str, why: str = "") -> Response:
 
 def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
     """Add the pages to an application."""
-    store = launcher.store
 
     @ui.page("/boards")  # before the pages of teams, whose path it has, too
     def boards_page() -> None:
@@ -113,7 +112,7 @@ def attach(app: FastAPI, launcher: Launcher, boards: Boards) -> None:
     @ui.page("/compare/{first}/{second}")
     def compare_page(first: str, second: str) -> Any:
         try:
-            compared = views.comparison(compare(store, first, second))
+            compared = views.comparison(compare(launcher.store, first, second))
         except ConfigError as error:
             return missing("A and B", str(error))
         with frame("A and B", ""):

@@ -52,6 +52,7 @@ _ENDING_S: Final = 5.0  # that runs get to end when the studio does
 SAMPLE_S: Final = 1.0  # of a simulation, between two samples
 _DIGITS: Final = 3
 _ANSWER_S: Final = 5.0  # for a gateway to answer
+_OLD: Final = "an older gateway: its running and waiting requests are unknown, not 0; update it"
 Samples = Mapping[str, list[tuple[dict[str, str], float]]]  # labels and values, by metric
 
 
@@ -316,12 +317,14 @@ def _watch_gateway(settings: WatchRequest, ways: Ways, log: StoppableLog) -> Non
             rows = seen[f"inframind_{metric}"]
             return sum(value for of, value in rows if labels.items() <= of.items())
 
+        up = [int(total("server_up", model=name)) for name in names]
         return {
             **{
                 state: [int(total("requests_seen", model=name, state=state)) for name in names]
                 for state in ("running", "waiting")
             },
-            "up": [int(total("server_up", model=name)) for name in names],
+            "notes": [] if seen["inframind_requests_seen"] or not any(up) else [_OLD],
+            "up": up,
             "kv": [round(total("kv_cache_seen", model=name), _DIGITS) for name in names],
             "decisions": [int(total("decisions_total", model=name)) for name in names],
             "failed": [int(total("calls_total", model=name, outcome="failed")) for name in names],
@@ -489,8 +492,7 @@ class Launcher:
 
     def stop(self, run_id: str) -> bool:
         """Stop a run at its next event; False if it is not under way here."""
-        running = self._running.get(run_id)
-        if running is not None:
+        if running := self._running.get(run_id):
             running[0].stopping.set()
         return running is not None
 

@@ -28,7 +28,6 @@ COLOURS: Final = (
 )
 _MOST_POINTS: Final = 600  # of a line
 _GREY: Final = "#7a838d"  # readable on light and on dark
-
 _NEWEST: Final = 25  # rows of a feed
 _ACTIONS: Final = [f"{agent}, {maker}" for agent in ASSIGNED for maker in PROVIDERS]
 _HINT: Final = '<p class="hint">{}</p>'
@@ -449,7 +448,7 @@ def coordination(run: Run, events: Events) -> Parts:
     columns = {">#": "{iteration}", "from": "{sender}", "to": "{receiver}", "<message": "{content}"}
     handoffs = [{"sender": one.get("name"), **one} for one in answer.get("handoffs", [])]
     for one in handoffs:  # what an agent hands back is named by its type, unless it failed
-        if one.get("kind") == "handoff_back" and one["content"] not in FAULTS:
+        if one.get("kind") == "handoff_back" and one.get("content") not in FAULTS:
             one["content"] = None
     yield table("Handoffs", columns, handoffs)
 

@@ -61,6 +61,14 @@ def _print_facts(facts: Mapping[str, Any]) -> None:
     _print(table)
 
 
+def _cost(summary: Mapping[str, Any], unit: str = "") -> str:
+    """Return the cost of a run, and whether it had calls without a price."""
+    unpriced = bool(summary.get("unpriced_models"))
+    if unpriced and summary["cost_usd"] == 0.0:
+        return "unpriced"
+    return f"{summary['cost_usd']:.4f}{unit}{' + unpriced' * unpriced}"
+
+
 # Assignment
 
 
@@ -207,11 +215,11 @@ def _print_trace(run_id: str, summary: dict[str, Any], steps: list[dict[str, Any
     if "warning" in summary:
         _print(f"warning: {summary['warning']}")
     _print(table)
-    cost = "unpriced" if summary["unpriced_models"] else f"{summary['cost_usd']:.4f} USD"
     _print(
         f"{report['tokens']:,} of {report['budget']:,} tokens, {report['unspent']:,} returned "
         f"({report['overhead_tokens']:,} on pre-flight and ratings), quality "
-        f"{summary['quality']:.0f} by the proxies, {cost}; ended by {summary['ended_by']}"
+        f"{summary['quality']:.0f} by the proxies, {_cost(summary, ' USD')}; "
+        f"ended by {summary['ended_by']}"
     )
     if not summary["simulated"]:
         _print(summary["output"])
@@ -350,8 +358,7 @@ def list_runs(runs: Runs = DEFAULT_FILE) -> None:
     for each in rows:
         summary = {"calls": "", "cost_usd": 0.0} | (each.summary or {})
         started = datetime.fromtimestamp(each.started_s, UTC).astimezone()
-        usd = "unpriced" if summary.get("unpriced_models") else f"{summary['cost_usd']:.4f}"
-        figures = str(summary["calls"]), usd
+        figures = str(summary["calls"]), _cost(summary)
         table.add_row(each.run_id, each.team, each.status, f"{started:%m-%d %H:%M:%S}", *figures)
     _print(table)
 

@@ -29,7 +29,7 @@ DEFAULT_MODELS: Final = {"openai": "gpt-4o-mini", "anthropic": "claude-3-5-haiku
 _URLS: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1/"}
 _MOST_ANSWER_CHARS: Final = 1_000_000
 _MOST_CHARS: Final = 300  # of a server's message in events and errors
-_MOST_TOKENS: Final = 2**31 - 1  # that a server may report of a call
+_MOST_TOKENS: Final = 1 << 24  # that a server may report of a call; no context is longer
 
 # "nothing" where a server refused the request, "unknown" where it may have generated tokens that
 # never arrived.
@@ -207,9 +207,9 @@ class OpenAICompatible(Provider):
             tokens = [request.prompt_tokens_estimate, estimate_tokens(content)]
             if usage is not None:
                 tokens = [usage.prompt_tokens, usage.completion_tokens]
-            if not all(isinstance(n, int) and n <= _MOST_TOKENS for n in tokens):
+            if any(not isinstance(n, int | float) or n % 1 or n > _MOST_TOKENS for n in tokens):
                 raise ValueError(f"its tokens are {tokens}")
-            read, wrote = (max(0, n) for n in tokens)
+            read, wrote = (max(0, int(n)) for n in tokens)
             return LLMResponse(content, read, wrote, reason, tokens_estimated=usage is None)
         except sdk.APIStatusError as error:
             outcome, text, spent = f"http_{error.status_code}", str(error.message), "nothing"

@@ -170,8 +170,7 @@ class RunLog:
     """
 
     def __init__(self, store: RunStore, team: str, settings: Mapping[str, Any]) -> None:
-        self.store = store
-        self.run_id = store.create_run(team, settings)
+        self.store, self.run_id = store, store.create_run(team, settings)
         self._is_finished = False
 
     def append(self, kind: str, data: Mapping[str, Any]) -> int:

@@ -76,7 +76,15 @@ def test_a_gateway_is_watched_by_its_metrics(store: RunStore, gateway: str) -> N
     (servers,), first = events["servers"], events["sample"][0]
     assert (servers["names"], servers["about"]["policy"]) == (["big", "small"], "least_loaded")
     assert (first["running"], first["waiting"], first["kv"]) == ([2, 1], [5, 0], [0.25, 0.0])
-    assert first["in_flight"] == 3
+    assert (first["in_flight"], first["notes"]) == (3, [])
+
+
+def test_an_older_gateway_is_noted(store: RunStore) -> None:
+    metrics = 'inframind_router_info{pool="a"} 1\ninframind_server_up{model="big"} 1\n'
+    with FakeServer() as server:
+        server.metrics = lambda: metrics  # type: ignore[method-assign]
+        _, events = watch(store, "gateway", gateway=server.url)
+    assert "older" in events["sample"][0]["notes"][0]
 
 
 def test_a_gateway_that_is_not_there_fails_with_the_remedy(store: RunStore) -> None:
@@ -115,7 +123,7 @@ def test_pages_have_the_figures_of_the_summary(store: RunStore) -> None:
 def test_an_answer_numbers_its_sources(store: RunStore) -> None:
     back = {"kind": "handoff_back", "sender": "planner", "receiver": "supervisor"}
     answer = {"content": "So [1].", "documents": [{"source": "a.md", "text": "So."}]}
-    answer["handoffs"] = [{**back, "content": said} for said in ("Plan", "timeout")]
+    answer["handoffs"] = [back, *({**back, "content": said} for said in ("Plan", "timeout"))]
     run = store.get_run(store.create_run("coordination", {}))
     page = drawn(run, defaultdict(list, answer=[answer]))
     assert "[1] a.md" in page and "timeout" in page and "Plan<" not in page

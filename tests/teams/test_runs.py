@@ -63,6 +63,7 @@ def test_a_process_that_was_killed_leaves_an_interrupted_run(path: Path) -> None
         ]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_process_of_the_same_number_is_another(path: Path) -> None:
     with RunStore(path) as store:
         run_id = store.create_run("assignment", {})

@@ -140,5 +140,4 @@ def _expectation(
     table = transitions.reshape(-1, STATES)
     row, to = np.nonzero(table)
     chance, first = table[row, to], np.searchsorted(row, np.arange(row[-1] + 1))
-    shape = CUT, 2, STATES
-    return lambda values: np.add.reduceat(chance * values[to], first).reshape(shape)
+    return lambda values: np.add.reduceat(chance * values[to], first).reshape(CUT, 2, STATES)
