@@ -161,7 +161,7 @@ class Run:
         if not checkpoint.exists(self.out / STATE):
             if self.resume:
                 say(f"{self.out}: holds no state to go on from, this training begins.")
-            elif (self.out / METRICS).is_file():
+            elif (metrics := self.out / METRICS).is_file() and metrics.stat().st_size:
                 raise ConfigError(
                     f"{self.out}: holds a training that was stopped before it saved a state; add "
                     "--resume to begin it again, or choose another --out."

@@ -354,7 +354,7 @@ def make_learner(config: Sb3Config, envs: VecEnv, seed: int) -> BaseAlgorithm:
     try:
         return kind(policy, envs, **fixed, **config.arguments)
     except (AssertionError, TypeError, ValueError) as error:
-        raise ConfigError(f"arguments: {config.learner} refuses them: {error}") from None
+        raise ConfigError(f"arguments: {config.learner} refuses them: {error}") from error
 
 
 def tensors_of(modules: Iterable[nn.Module], prefix: str) -> dict[str, Float32s]:

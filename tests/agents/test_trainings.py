@@ -102,8 +102,9 @@ def test_a_folder_that_holds_another_training_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, config = runs.Run(tmp_path, seed=1), InfraMindConfig()
+    (metrics := tmp_path / "metrics.jsonl").touch()  # as of one that failed before its first step
     assert first.begin(config) is None
-    (tmp_path / "metrics.jsonl").touch()
+    metrics.write_text('{"step": 1}\n')
     with pytest.raises(ConfigError, match=r"stopped before.*--resume to begin it again"):
         first.begin(config)
     saved = {"a": np.ones(1)}, {"progress": 3}

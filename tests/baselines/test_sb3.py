@@ -83,6 +83,13 @@ def test_credit_that_would_be_wrong_is_refused(change: str, says: str) -> None:
         short("sb3_ppo", change)
 
 
+def test_the_cause_of_a_refused_argument_is_kept() -> None:
+    config = short("sb3_ppo", "arguments.learning_rate=-1")
+    with pytest.raises(ConfigError, match="ppo refuses them") as raised:
+        make_learner(config, make_envs(config, workload="math")[1], seed=0)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
 def test_capacities_are_those_of_the_track() -> None:
     limits = load_limits("steady")
     for learner in LEARNERS:
