@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from inframind_gym.live.client import ask
 from inframind_gym.live.config import addresses
 from inframind_gym.live.watcher import is_simulated
 from inframind_gym.simulator.server.pool import load_pool
-from tests.live.launch.play import command, needs_linux, session, write_pool
+from tests.live.launch.play import CLI, ENV, command, needs_linux, session, write_pool
 from tests.live.simulated.play import served, tiny_pool
 
 pytestmark = needs_linux
@@ -44,11 +45,11 @@ def test_the_commands(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()  # a workload as `workload fit` writes it: parts beside the mix
     shutil.copy(find_config("workloads", "math"), tmp_path / "mine" / "part.yaml")
-    own_mix = json.dumps({"name": "own", "mix": {"./part.yaml": 1}})
-    (tmp_path / "mine" / "own.yaml").write_text(own_mix)
+    (tmp_path / "mine/own.yaml").write_text('{"name": "own", "mix": {"./part.yaml": 1}}')
     own = ("--simulate", "--workload", "mine/own.yaml", "--speed")
-    up = command("up", *where, *own, "20")
-    assert up.exit_code == 0, up.output
+    words = [*CLI, "pool", "up", *map(str, where), *own, "20"]
+    up = subprocess.run(words, env=ENV, capture_output=True, text=True)  # its server outlives it
+    assert up.returncode == 0, up.stderr
     assert "Simulated, at speed 20" in up.stdout
     found = rows(where)
     assert [(row["state"], row["simulated"]) for row in found] == [("up", True)] * 2
