@@ -64,7 +64,9 @@ def test_true_cards_have_no_mismatch_and_too_few_calls_are_refused() -> None:
         fit_pool(TRUTH, calls[: LEAST_CALLS - 1])
 
 
-@pytest.mark.parametrize("wrong", [{"sent_ts": math.nan}, {"speed": 0.0}, {"end_ts": "x"}])
+@pytest.mark.parametrize(
+    "wrong", [{"sent_ts": math.nan}, {"output_toks": "nan"}, {"speed": 0.0}, {"end_ts": "x"}]
+)
 def test_a_log_with_what_is_no_number_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     line = {"model": TRUTH.aliases[0], "status": "ok", "sent_ts": 1.0, "end_ts": 2.0}
     line |= {"input_toks": 9, "output_toks": 9} | wrong

@@ -1,6 +1,7 @@
 """The benchmark on the real environments: same bits always, nothing finished is ever lost."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -107,12 +108,13 @@ def command(*arguments: object) -> list[str]:
 def test_a_killed_process_is_continued_by_the_same_command(
     tmp_path: Path, how: signal.Signals, workers: int
 ) -> None:
-    line = command("--policies", f"random,least_loaded,{MINE}:Learner")
+    line = command("--policies", f"masrouter,least_loaded,{MINE}:Learner")
+    env = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
     whole = [*line, "--out", str(tmp_path / "whole"), "--workers", "1"]
-    subprocess.run(whole, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(whole, cwd=ROOT, env=env, check=True, capture_output=True)
     cut = tmp_path / "cut"
     line += ["--out", str(cut), "--workers", str(workers)]
-    process = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(line, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
     until(lambda: finished_ids(cut), 120.0)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
@@ -120,7 +122,7 @@ def test_a_killed_process_is_continued_by_the_same_command(
         assert process.returncode == 130
         assert "Continue with: " in err
     kept = len(finished_ids(cut))
-    done = subprocess.run([*line, "--json"], cwd=ROOT, capture_output=True)
+    done = subprocess.run([*line, "--json"], cwd=ROOT, env=env, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout)["kept"] >= kept > 0
     assert digests(cut) == digests(tmp_path / "whole")
