@@ -17,9 +17,9 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from inframind_gym.calibration.request_log import one_speed
+from inframind_gym.calibration.request_log import LineSpeed, one_speed
 from inframind_gym.calibration.server_card import minimise
-from inframind_gym.configs import find_config
+from inframind_gym.configs import find_config, validate
 from inframind_gym.errors import ConfigError, InfraMindError
 from inframind_gym.files import read_objects, read_yaml
 from inframind_gym.simulator.server.open_loop import replay_requests
@@ -51,12 +51,13 @@ def read_calls(path: Path, pool: PoolConfig) -> Calls:
         end_s = line.get("last_token_ts") or line.get("end_ts")
         times = line.get("sent_ts"), end_s, line.get("first_token_ts") or math.nan
         counts = line.get("input_toks"), line.get("output_toks"), line.get("priority") or 0.0
-        row: tuple[Any, ...] = (*times, *counts, line.get("speed", 1.0))
+        row: tuple[Any, ...] = (*times, *counts)
         if line.get("status") not in ("ok", "truncated", "whole") or None in row:
             continue
+        speed = validate(line, LineSpeed, source=f"{path}, line {number}").speed
         try:
-            sent_s, end_s, first_s, *numbers = map(float, row)
-            if not np.isfinite([sent_s, end_s, *numbers]).all() or numbers[-1] <= 0.0:
+            sent_s, end_s, first_s, *numbers = map(float, (*row, speed))
+            if not np.isfinite([sent_s, end_s, *numbers]).all():
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
             raise ConfigError(f"{path}, line {number}: a time or a count is no number") from None
@@ -140,14 +141,10 @@ def fit_pool(pool: PoolConfig, calls: Calls) -> tuple[PoolConfig, tuple[str, ...
     steps = [[getattr(pool.models[m].server.step, name) for name in CONSTANTS] for m in fitted]
     slowdowns = [pool.gpus[g].colocation_slowdown for g in shared]
     best = np.log(np.append(np.maximum(steps, 1e-9).ravel(), np.maximum(slowdowns, 1e-2)))
+    options = {"evaluations": EVALUATIONS, "samples": SAMPLES, "seed": 0}
     for spread in (1.0, 0.3):
         best, _ = minimise(
-            lambda point: mismatch_of(with_constants(point), calls),
-            best,
-            spread=spread,
-            evaluations=EVALUATIONS,
-            seed=0,
-            samples=SAMPLES,
+            lambda point: mismatch_of(with_constants(point), calls), best, spread=spread, **options
         )
     kept = tuple(alias for m, alias in enumerate(pool.aliases) if m not in fitted)
     return with_constants(best), kept

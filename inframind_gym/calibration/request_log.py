@@ -34,15 +34,22 @@ Array = NDArray[np.float64]
 _ANSWERED: Final = ("ok", "truncated")  # status of requests that have an answer
 _TIMES: Final = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
 _WHOLE: Final = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
+_UNKNOWN: Final = BeforeValidator(lambda value: 1.0 if value is None else value)
 _Tokens = Annotated[int, _WHOLE, Field(ge=1, le=1 << 24)]
 # Epoch seconds up to the year 5138: milliseconds are beyond.
 _Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
 
-class LogLine(BaseModel):
-    """A request that was answered, as a line of the log has it."""
+class LineSpeed(BaseModel):
+    """The speed of simulated servers over their client's clock, as a line of the log has it."""
 
     model_config = ConfigDict(strict=True)
+
+    speed: Annotated[float, _UNKNOWN, Field(gt=0, le=1e4)] = 1.0
+
+
+class LogLine(LineSpeed):
+    """A request that was answered, as a line of the log has it."""
 
     request_id: Annotated[str, BeforeValidator(str)]
     input_toks: _Tokens
@@ -53,7 +60,6 @@ class LogLine(BaseModel):
     first_token_ts: _Seconds
     last_token_ts: _Seconds
     sent_ts: _Seconds | None = None  # of a client's log; None in a server's
-    speed: Annotated[float, Field(gt=0, le=1e4)] = 1.0  # of simulated servers, over the client's
     unscheduled: bool = False  # `queued_ts` and `scheduled_ts` are the client's `sent_ts`
 
     @model_validator(mode="before")
@@ -195,6 +201,6 @@ def read_log(path: str | Path, model: str | None = None) -> RequestLog:
 def one_speed(speeds: Sequence[float] | Array, path: Path) -> float:
     """Return the speed of all lines of a log; a ConfigError if there are several."""
     if len(known := np.unique(speeds).tolist()) > 1:
-        both = f"{known[0]:g} and {known[-1]:g}"
+        both = f"{known[0]:g} and {known[-1]:g} (lines without `speed` count as 1)"
         raise ConfigError(f"{path}: was recorded at the speeds {both}: give the lines of one")
     return float(known[0])

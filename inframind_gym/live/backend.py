@@ -340,13 +340,10 @@ class VllmBackend:
             messages = self.prompts.messages(call, answers, room)
         except InfraMindError as error:
             return ChatResult(submit_s, status="too_long", error=str(error))
+        left_s = max(over_s - time.monotonic(), 0.001)
+        priority, name = self._priority(call), self._request_id(call)
         result = await self.servers.chat(
-            call.model,
-            messages,
-            call.max_tokens,
-            max(over_s - time.monotonic(), 0.001),
-            priority=self._priority(call),
-            request_id=self._request_id(call),
+            call.model, messages, call.max_tokens, left_s, priority=priority, request_id=name
         )
         result.submit_s = submit_s
         return result

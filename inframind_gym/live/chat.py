@@ -53,7 +53,7 @@ _NEVER_AGAIN: Final = ("too_long", "rejected", "timeout", "cancelled", "refused"
 _SUSPICIOUS: Final = ("unreachable", "broken", "garbled", "error")  # its server may be down
 _BUSY: Final = (429, 502, 503, 504)
 _NO_SERVER: Final = (502, 504)  # from a proxy
-_TOO_LONG: Final = ("maximum context length", "maximum model length")
+_TOO_LONG: Final = ("maximum context length", "maximum model length", "greater than max_model_len")
 _END_S: Final = 1.0  # for the end of a whole answer, and for the words of an error
 _ERROR_BYTES: Final = 1 << 16
 _LINE_BYTES: Final = 1 << 23  # of a stream
@@ -401,8 +401,10 @@ def _optional(kind: type[T], value: object) -> T | None:
 
 
 def _error_message(answer: Any) -> str:
-    """Return the message in the JSON of an error, in any of the usual forms."""
+    """Return the message in the JSON of an error, in any usual form, behind the field at fault."""
     if isinstance(answer, dict):
         inner = answer.get("error", answer.get("detail", answer.get("message", answer)))
+        field = inner.get("param") if isinstance(inner, dict) else None
         answer = inner.get("message", inner) if isinstance(inner, dict) else inner
+        answer = f"{field}: {answer}" if field else answer
     return str(answer)[:2000]

@@ -273,26 +273,31 @@ def status(
 def down(pool: PoolOption, state: StateOption = None) -> None:
     """Stop what `up` started: each server with all its processes, and nothing else.
 
-    So is what a `place` that was killed has left. A pool whose file is gone or broken is stopped by
-    its name. Ctrl-C kills what has not ended.
+    So is what a `place` that was killed has left; one that runs is to be interrupted first. A pool
+    whose file is gone or broken is stopped by its name. Ctrl-C kills what has not ended.
     """
     require_live()
-    from inframind_gym.live.processes import StartedServers, state_folder
+    from inframind_gym.live.processes import GRACE_S, StartedServers, state_folder
 
-    folder, name = state_folder(state), pool
-    if not (folder / name / "state.json").is_file():
-        name = load_pool(pool).name
-    placed = sorted(path.parent.name for path in folder.glob(f"{name}+*+*/state.json"))
-    placement, count = StartedServers(f"{name}+placement", state), 0
-    with _interruptible(Console(), "What had not ended was killed."):
+    files = sorted(state_folder(state).glob("*/state.json"))
+    of_pools = {path.parent.name: path.parent.name.partition("+")[0] for path in files}
+    name = pool if pool in of_pools.values() else load_pool(pool).name
+    placed = [part for part, its in of_pools.items() if its == name != part]
+    placement, count, grace_s = StartedServers(f"{name}+placement", state), 0, GRACE_S
+    locked = placement.locked() if placed else contextlib.nullcontext()
+    with _interruptible(Console(), "What had not ended was killed."), locked:
         for part in (name, *placed):
-            with placement.locked() if part in placed else contextlib.nullcontext():
-                stopped = StartedServers(part, state).down()
-            for each in stopped:
-                how = "killed: it did not end by itself" if each.killed else "stopped"
-                how = how if each.processes else "had ended already"
-                typer.echo(f"{each.alias}: {how} (process {each.pid}, {each.processes} in all)")
-            count += len(stopped)
+            try:
+                stopped = StartedServers(part, state).down(grace_s)
+                for each in stopped:
+                    how = "killed: it did not end by itself" if each.killed else "stopped"
+                    how = how if each.processes else "had ended already"
+                    typer.echo(f"{each.alias}: {how} (process {each.pid}, {each.processes} in all)")
+                count += len(stopped)
+            except KeyboardInterrupt:  # the other parts are to end, too
+                grace_s = 0.0
+        if not grace_s:
+            raise KeyboardInterrupt
     if not count:
         typer.echo("Nothing to stop: no server of this pool was started here.")
 

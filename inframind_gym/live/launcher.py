@@ -187,12 +187,9 @@ def weights_of(model: ModelConfig, python: Path | None = None) -> str:
         if not folder.exists():
             raise ConfigError(f"model {model.alias!r}: path: {folder}: there is no such folder")
     elif python is not None and not weights.is_made(folder):
-        done = subprocess.run(
-            [python, weights.__file__, path, str(cache)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
-        )
+        arguments = [str(python), weights.__file__, path, str(cache)]
+        env = {**os.environ, "PYTHONSAFEPATH": "1"}
+        done = subprocess.run(arguments, capture_output=True, text=True, env=env)
         if done.returncode:
             output = (done.stderr or done.stdout).strip()
             raise ConfigError(f"model {model.alias!r}: {path} cannot be made: {output}")
@@ -283,10 +280,8 @@ class Launcher:
             InfraMindError: a failure that can be foreseen: nothing was started.
         """
         servers = addresses(self.pool)
-        launches = [
-            Launch(model, server.url)
-            for model, server in zip(self.pool.models, servers, strict=True)
-        ]
+        pairs = zip(self.pool.models, servers, strict=True)
+        launches = [Launch(model, server.url) for model, server in pairs]
         with self._started.locked(), MetricsWatcher(servers, _CHECK, poll_s=TIMEOUT_S) as watcher:
             self._prepare(launches, watcher.status())
             phases = {"queued"}

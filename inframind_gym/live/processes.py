@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
-from pydantic import RootModel
+from pydantic import RootModel, ValidationError
 
 from inframind_gym.configs import StrictModel
 from inframind_gym.errors import InfraMindError
@@ -104,15 +104,17 @@ class StartedServers:
     def read(self) -> dict[str, StartedServer]:
         """Read `servers`; an InfraMindError where the file is damaged."""
         try:
-            content = _State.model_validate_json(self._file.read_text(encoding="utf-8")).root
+            content = _State.model_validate_json(self._file.read_bytes()).root
         except FileNotFoundError:
             content = ()
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is damaged"
-            raise InfraMindError(
-                f"{self._file}: cannot be read: {why}. See with ps which servers run, stop them, "
-                "and remove the file."
-            ) from None
+        except (OSError, ValidationError) as error:
+            if isinstance(error, ValidationError):  # damaged, or of another version
+                first = error.errors()[0]
+                why = f"it is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            else:
+                why = str(error.strerror)
+            words = "See with ps which servers run, stop them, and remove the file."
+            raise InfraMindError(f"{self._file}: cannot be read: {why}. {words}") from None
         self.servers = {server.alias: server for server in content}
         return self.servers
 

@@ -307,8 +307,7 @@ class MetricsWatcher:
 
     def telemetry(self, beginning: Beginning) -> Telemetry:
         """Return the metrics of the last poll since the beginning; does not block."""
-        count = len(self._servers)
-        polls = self.polls - beginning.polls
+        count, polls = len(self._servers), self.polls - beginning.polls
         depth, e2e = [0.0] * count, [math.nan] * count
         kv, taken = [0.0] * count, [0.0] * count
         for m, server in enumerate(self._servers if polls > 0 else ()):

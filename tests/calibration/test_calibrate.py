@@ -85,7 +85,7 @@ def test_a_clients_log(tmp_path: Path) -> None:
     assert not read_log(write(tmp_path, [*timed, clients_line(3)])).has_schedule
     simulated = [each | {"speed": 2} for each in timed]
     np.testing.assert_allclose(read_log(write(tmp_path, simulated)).arrival_s, [0.0, 2.0, 4.0])
-    with pytest.raises(InfraMindError, match="at the speeds 1 and 2"):
+    with pytest.raises(InfraMindError, match=r"at the speeds 1 and 2 .lines without `speed`"):
         read_log(write(tmp_path, [*simulated, clients_line(3)]))
 
 

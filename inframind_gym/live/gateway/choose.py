@@ -213,8 +213,7 @@ class SingleCallPolicy:
         simulation = make_simulation(config, requires, one_call=True)
         self._timed = TimedPolicy(policy, simulation)
         self.spec = self._timed.spec
-        self.tasks = typical_tasks(simulation.tasks)
-        self._domains = simulation.tasks.domain
+        self.tasks, self._domains = typical_tasks(simulation.tasks), simulation.tasks.domain
         self._role_u = float(uniform_array(np.zeros(1, np.uint64), STREAM_ROLE, ROW)[0])
         self._count = 0
         models = self.spec.num_models
@@ -237,8 +236,8 @@ class SingleCallPolicy:
         context["arrival_s"], context["budget_s"] = arrival_s, budget_s
         polled_s = min(*telemetry.taken_s, now_s) if telemetry.polls else 0.0
         context["telemetry_age_s"], context["poll"] = now_s - polled_s, telemetry.polls
-        context["task"] = task
-        context["domain"], context["topology"] = self._domains[task], _IO
+        context["task"], context["domain"] = task, self._domains[task]
+        context["topology"] = _IO
         roles = roles_of(DOMAINS[self._domains[task]])
         role = roles[int(self._role_u * len(roles))]
         if spec.level == "joint":
@@ -279,8 +278,7 @@ class Predictor:
         call_s = np.array([[m.server.call_s(*call) for m in pool.models] for call in calls])
         self._idle_s, self._token_s = call_s[0], call_s[1] - call_s[0]
         self._prompt_s = (call_s[2] - call_s[0]) / 1000.0  # a token
-        self._polls = -1
-        self._own_at_poll = np.zeros(spec.num_models)
+        self._polls, self._own_at_poll = -1, np.zeros(spec.num_models)
 
     def latency_s(
         self,

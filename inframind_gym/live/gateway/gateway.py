@@ -207,12 +207,12 @@ class Gateway:
         Only servers that take more than `shorter` tokens are looked at.
         """
         auto, every = query.model == AUTO, (1 << len(self.pool.models)) - 1
+        lengths = [model.server.max_model_len for model in self.pool.models]
         wanted = every if auto else self.names.get(query.model, 0)
+        wanted &= sum(1 << m for m, length in enumerate(lengths) if length > shorter)
         if not wanted:
             words = f"no such model; there are: {', '.join(self.models)}"
             raise RequestError(404, "model_not_found", words)
-        lengths = [model.server.max_model_len for model in self.pool.models]
-        wanted &= sum(1 << m for m, length in enumerate(lengths) if length > shorter)
         world, predicted_s = self.look(query, wanted, excluded, admit=admit)
         arrival_s = self.at_s(query.arrived_s)
         decision = Decision(int(predicted_s.argmin()), -1, arrival_s + query.budget_s)

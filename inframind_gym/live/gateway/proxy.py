@@ -154,7 +154,10 @@ class Exchange:
             try:
                 attempt = self.gateway.choose(self.query, excluded, shorter, admit=failed is None)
             except RequestError as refused:
-                raise failed or refused from None
+                # Servers that take more tokens may only be down: then a client may try again.
+                if failed is None or (failed.status, refused.status) == (400, 503):
+                    raise
+                raise failed from None
             if self.attempt is not None:
                 self.gateway.metrics.count("call_retries", self.attempt.alias)
             if excluded >> attempt.server & 1:
@@ -208,14 +211,15 @@ class Exchange:
         code, name = result.http_status or 0, "server_refused"
         if result.status == "rejected" and code not in _REFUSALS:  # another server may take it
             result.end("error", result.error, result.detail)
-        field = result.detail.partition(":")[0]
-        fields = f"its field {field!r}" if field in query.body else "its fields"
+        places = result.detail.partition(":")[0].split(".")  # body.messages.0
+        field = next((place for place in places if place in query.body), None)
+        fields = "its fields" if field is None else f"its field {field!r}"
         words = f"{attempt.alias} refuses this request (HTTP {code}): check {fields}"
         if result.status == "too_long":
             code, name = 400, "context_length_exceeded"
             bound = attempt.body.get("max_completion_tokens") or attempt.body.get("max_tokens")
-            what = f"prompt and max_tokens ({bound}) together are" if bound else "the prompt is"
-            words = f"{what} longer than {attempt.alias} takes: {max_model_len} tokens"
+            what = f"the prompt (or max_tokens {bound})" if bound else "the prompt"
+            words = f"{what} is longer than {attempt.alias} takes: {max_model_len} tokens"
         if result.status in ("too_long", "rejected"):
             raise RequestError(code, name, words, headers=self._headers(attempt))
 

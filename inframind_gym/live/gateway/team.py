@@ -7,7 +7,6 @@ workflows share one policy, which sees the calls of the whole gateway.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from collections import deque
@@ -157,6 +156,8 @@ class Teams:
             if calls.final.status == "too_long":
                 words = "the messages leave a model of the workflow no room for an answer"
                 raise RequestError(400, "context_length_exceeded", words)
+            if calls.final.status == "rejected" and calls.refused is not None:
+                raise calls.refused
             if calls.final.text is None:
                 raise InfraMindError("the workflow has no answer: its deciding call failed")
             return calls.final, simulation.completed(0)[-1]
@@ -179,6 +180,7 @@ class _Calls:
         self.open: set[asyncio.Task[Completion]] = set()
         self._done: list[Completion] = []
         self.final = ChatResult(0.0)  # of the deciding call
+        self.refused: RequestError | None = None  # by a server, the last one
 
     async def drive(self, loop: BackendLoop, mode: int, action: NDArray[np.int64]) -> int:
         """Enter a loop, and wait for its calls until its next event, see `BackendLoop.enter`."""
@@ -247,8 +249,9 @@ class _Calls:
             exchange = Exchange(gateway, query)
             decision = Decision(call.model, call.strategy, call.priority)
             try:
-                with contextlib.suppress(RequestError):  # the result has the error, too
-                    await exchange.make(gateway.as_sent(query, decision, 0.0))
+                await exchange.make(gateway.as_sent(query, decision, 0.0))
+            except RequestError as refused:  # the result has the error, too
+                self.refused = refused
             finally:
                 exchange.log()
             result = exchange.result

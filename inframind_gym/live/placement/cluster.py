@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -310,18 +311,14 @@ class LivePlacement(PlacementSimulation):
         if (g, m) in self._instances:
             return self._instances[g, m]
 
+        def changed(_: int, up: bool, *__: object) -> None:
+            self._records.put(lambda: self._server_changed(g, m, up))
+
         def connect(address: ServerAddress) -> Connections:
             if self._loop is None:
                 raise InfraMindError("the cluster was closed")
-            return Connections(
-                (address,),
-                self._limits,
-                self._loop,
-                poll_s=self.pool.metrics_poll_s,
-                on_change=lambda _, up, *__: self._records.put(
-                    lambda: self._server_changed(g, m, up)
-                ),
-            )
+            limits, poll_s = self._limits, self.pool.metrics_poll_s
+            return Connections((address,), limits, self._loop, poll_s=poll_s, on_change=changed)
 
         name = f"{self.cards[m].alias} on GPU {g}"
         self._instances[g, m] = Instance(name, self._make_server(g, m), connect)
@@ -342,10 +339,8 @@ class LivePlacement(PlacementSimulation):
             state, instance = int(states[g, m]), self.instance(g, m)
             if state in _PHASES and not instance.busy:
                 instance.busy = True
-                name, place = f"placement-{_PHASES[state]}", (instance, g, m, state)
-                instance.phase = threading.Thread(
-                    target=self._run_phase, args=place, name=name, daemon=True
-                )
+                name, run = f"placement-{_PHASES[state]}", partial(self._run_phase, instance, g, m)
+                instance.phase = threading.Thread(None, run, name, (state,), daemon=True)
                 instance.phase.start()
 
     def _run_phase(self, instance: Instance, g: int, m: int, state: int) -> None:

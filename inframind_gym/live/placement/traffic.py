@@ -102,8 +102,7 @@ class Traffic:
 
     def send(self) -> None:
         """Send what was routed."""
-        state = self.records.state
-        places = state.queue.shape[2]
+        state, places = self.records.state, self.records.state.queue.shape[2]
         for g in range(state.server.shape[1]):
             server = state.server[0, g]
             if server["model"] == NONE:

@@ -117,17 +117,20 @@ def read_request(data: bytes, served: str, max_model_len: int) -> tuple[Request,
         request = Request.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
-        words = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise RequestError(400, "invalid_request", words) from None
+        words, places = f"1 validation error: {first['msg']}", ["body", *map(str, first["loc"])]
+        raise RequestError(400, "invalid_request", words, param=".".join(places)) from None
     if (request.model or served) != served:
         words = f"The model `{request.model}` does not exist: {served}."
         raise RequestError(404, "model_not_found", words)
     room = max_model_len - request.prompt_tokens
     wanted = request.max_completion_tokens or request.max_tokens or room
+    name = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
+    words = f"{name}={wanted} cannot be greater than max_model_len={max_model_len}."  # vLLM 0.32's
+    if wanted <= max_model_len:
+        name, words = "input_tokens", f"This model's maximum context length is {max_model_len}"
+        words += f" tokens. However, your prompt contains {request.prompt_tokens} input tokens."
     if room <= 0 or wanted > max_model_len:
-        words = f"This model's maximum context length is {max_model_len} tokens. However, your"
-        words += f" prompt contains {request.prompt_tokens} input tokens, and asks for {wanted}."
-        raise RequestError(400, "context_length_exceeded", words)
+        raise RequestError(400, "context_length_exceeded", words, param=name)
     return request, min(wanted, room)
 
 

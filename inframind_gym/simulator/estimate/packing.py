@@ -132,9 +132,9 @@ def as_served(pool: PoolConfig, served: Sequence[Mapping[str, Any]]) -> PoolConf
     models, urls = [], set()
     for model, facts in zip(pool.models, served, strict=True):
         url, (theirs, _), (ours, _) = facts["url"], _known(facts["name"]), _known(model.name)
-        if url in urls:
+        if (address := url.replace("//localhost", "//127.0.0.1")) in urls:
             raise ConfigError(f"--url: {url} is there twice.")
-        urls.add(url)
+        urls.add(address)
         if theirs and ours and theirs != ours:
             raise ConfigError(
                 f"--url: {url} serves {facts['name']}, but --models has {ours} in its place."

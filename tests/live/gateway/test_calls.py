@@ -145,7 +145,7 @@ SECRET = "a secret of 127.0.0.1: EngineCore"
 LONG = f"maximum context length {SECRET}"
 REFUSED = [
     (400, LONG, "context_length_exceeded"),
-    (413, f"n: Request Entity Too Large {SECRET}", "server_refused"),
+    (413, f"Request Entity Too Large {SECRET} (parameter=n, value=2)", "server_refused"),
     (422, SECRET, "server_refused"),
 ]
 
@@ -154,7 +154,7 @@ REFUSED = [
 def test_what_a_server_refuses_is_the_requests_fault(
     status: int, message: str, name: str, tmp_path: Path
 ) -> None:
-    refused = Answer(status=status, message=message)
+    refused = Answer(status=status, message=message, param="body.n" if status == 413 else None)
     with running(tmp_path, lambda r, n: refused, log=str(tmp_path / "log.jsonl")) as rig:
         answer = rig.ask(n=2)
         assert code(answer) == (status, name)
@@ -164,16 +164,25 @@ def test_what_a_server_refuses_is_the_requests_fault(
     assert b"secret" not in answer[2] and "secret" not in (tmp_path / "log.jsonl").read_text()
 
 
-def test_a_prompt_goes_to_a_server_that_takes_it(tmp_path: Path) -> None:
+def test_a_request_goes_to_a_server_that_takes_it(tmp_path: Path) -> None:
     long, policy = Answer(status=400, message=LONG), "static:qwen-14b:Flash"
-    with running(tmp_path, lambda r, n: long, policy=policy) as rig:
+    cold = Answer(status=400, message="must be non-negative", param="temperature")
+    with running(tmp_path, lambda r, n: cold if "temperature" in r else long, policy=policy) as rig:
         for model in rig.gateway.pool.models[:3]:
             object.__setattr__(model.server, "max_model_len", 4096)
         for name in ("inframind/team", "inframind/auto"):
             answer = rig.ask(model=name)
             assert code(answer) == (400, "context_length_exceeded")
-        assert b"prompt and max_tokens (2048) together" in answer[2]
-        rig.servers[3].script = lambda r, n: Answer("42")
+            refused = rig.ask(model=name, temperature=-1)
+            assert code(refused) == (400, "server_refused") and b"'temperature'" in refused[2]
+        assert b"the prompt (or max_tokens 2048) is longer than" in answer[2]
+        for server in rig.servers[3:]:
+            server.asleep = True
+        until(lambda: rig.gateway.watcher.up == 0b111)
+        refused = rig.ask()  # those that take it are only down
+        assert code(refused) == (503, "no_server") and refused[1]["retry-after"] == "5"
+        rig.servers[3].script, rig.servers[3].asleep = lambda r, n: Answer("42"), False
+        until(lambda: rig.gateway.watcher.up == 0b1111)
         assert rig.ask()[1]["x-inframind-attempt"] == "2"
         settled(rig)
 
@@ -219,7 +228,7 @@ def test_servers_that_die_sleep_or_hang_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inframind_gym.live.gateway.proxy._PAUSE_S", 0.1)
-    with running(tmp_path, limits={"answer_s": 3.0}) as rig:
+    with running(tmp_path) as rig:
         rig.servers[0].kill()
         rig.servers[1].asleep = True
         until(lambda: rig.gateway.watcher.up == 0b11100)
@@ -231,6 +240,7 @@ def test_servers_that_die_sleep_or_hang_are_left(
         until(lambda: rig.gateway.watcher.up == 0b11101)
         assert rig.ask(model="deepseek-32b")[0] == 200
         rig.servers[2].script = lambda r, n: Answer(hang=True)
+        object.__setattr__(rig.gateway.config.limits, "answer_s", 1.0)
         refused = rig.ask(model="qwen-14b", stream=True)
         assert code(refused) == (502, "server_timeout") and b"after 1 attempts" in refused[2]
         rig.servers[2].script = lambda r, n: Answer(reset_after=0)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -269,6 +269,21 @@ def test_interrupting_up_stops_what_it_started(room: Room, number: signal.Signal
     assert room.running() == set()
 
 
+def test_down_ends_all_parts_or_none(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"fake-{room.folder.name}"
+    for folder in (f"{name}+m0+0", name):  # as of a killed `place`, and of `up`
+        where = ("--pool", write_pool(room.folder, "stubborn"), "--state", room.state)
+        assert command("up", *where, "--python", room.python).exit_code == 0
+        (room.state / name).rename(room.state / folder)
+    with StartedServers(f"{name}+placement", room.state).locked():
+        assert "'+placement': wait" in command("down", *where).stderr.replace(name, "")
+    assert len(room.running()) == 4
+    pressed = Mock(wraps=psutil.wait_procs, side_effect=[KeyboardInterrupt, *[DEFAULT] * 9])
+    monkeypatch.setattr(psutil, "wait_procs", pressed)
+    assert command("down", *where).exit_code == 130
+    assert room.running() == set()
+
+
 def test_the_commands(room: Room) -> None:
     path = write_pool(room.folder, "", "fail")
     where = ("--pool", path, "--state", room.state)
@@ -282,9 +297,7 @@ def test_the_commands(room: Room) -> None:
     assert command("up", *where, "--python", room.python).exit_code == 0
     name = f"fake-{room.folder.name}"
     left = (room.state / name).rename(room.state / f"{name}+m0+0")  # as of a killed `place`
-    with StartedServers(f"{name}+placement", room.state).locked():
-        assert "'+placement': wait" in command("down", *where).stderr.replace(name, "")
-    assert "m0: stopped (process " in command("down", *where).stdout
+    assert "m0: stopped (process " in command("down", "--pool", name, *where[2:]).stdout
     assert not (left / "state.json").exists() and room.running() == set()
     up = [*play.CLI, "pool", "up", *map(str, where), "--python", str(room.python)]
     subprocess.run(up, env=play.ENV, check=True)  # the server outlives it
@@ -302,5 +315,5 @@ def test_the_commands(room: Room) -> None:
     room.python.write_text('#!/bin/sh\ntest "$1" = -c')
     assert "m0.log is empty." in command("up", *where, "--python", room.python).stdout
     (damaged := room.state / name / "state.json").write_text("[{}]")
-    assert "cannot be read: it is damaged. See with ps" in command("down", *where).stderr
+    assert "it is damaged: 0.alias: Field required. See with" in command("down", *where).stderr
     damaged.unlink()

@@ -93,7 +93,8 @@ def test_a_pool_is_made_of_servers_that_run(tmp_path: Path) -> None:
             assert ours.server.estimate
         few = new("--url", urls[0], "--models", "a=phi-4,b=phi-4", "--force")
         assert (few.exit_code, "1 addresses for 2" in few.output) == (2, True)
-        twice = new("--url", f"{urls[0]},{urls[0]}", "--force")
+        again = urls[0].replace("127.0.0.1", "localhost")
+        twice = new("--url", f"{again},{urls[0]}", "--force")
         assert (twice.exit_code, "is there twice" in twice.output) == (2, True)
         other = new("--url", urls[0], "--models", "a=phi-4", "--force")
         assert other.exit_code == 2 and "serves Qwen/" in other.output

@@ -227,7 +227,8 @@ def test_a_fault_is_met_by_clients(query: Any, status: Any, after: Any) -> None:
         ("POST", CHAT, {"messages": []}, 400),
         ("POST", CHAT, {"messages": HELLO, "model": "nope"}, 404),
         ("POST", CHAT, {"messages": HELLO, "max_tokens": 0}, 400),
-        ("POST", CHAT, {"messages": HELLO, "max_tokens": "x"}, 400),
+        ("POST", CHAT, {"messages": HELLO, "max_tokens": "x"}, "body.max_tokens"),
+        ("POST", CHAT, {"messages": HELLO, "max_tokens": 9999}, "max_tokens"),
         ("POST", CHAT, {"messages": HELLO, "priority": 1.5}, 400),
         ("POST", CHAT, {"messages": HELLO, "n": 2}, 400),
         ("POST", CHAT, {"messages": [{"role": "user", "content": "Hello " * 9000}]}, 400),
@@ -238,12 +239,12 @@ def test_a_fault_is_met_by_clients(query: Any, status: Any, after: Any) -> None:
         ("GET", "/health", None, 200),
     ],
 )
-def test_statuses(method: str, path: str, body: Any, status: int, pool: Any) -> None:
-    async def scene(session: Session) -> int:
+def test_statuses(method: str, path: str, body: Any, status: int | str, pool: Any) -> None:
+    async def scene(session: Session) -> Any:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body)
         async with session.request(method, pool[2] + path, data=data) as response:
-            await response.read()
-            return response.status
+            text, code = await response.text(), response.status
+            return code if isinstance(status, int) else json.loads(text)["error"]["param"]
 
     assert play(scene) == status
 

@@ -37,6 +37,7 @@ class Answer:
     done: bool = True  # ends with [DONE]
     status: int = 200
     message: str = "no"  # of an error
+    param: str | None = None  # the field that it names
     usage: bool = True
     prompt_tokens: int | None = None  # as reported; None: of the messages
     metrics: dict[str, Any] | None = None
@@ -166,7 +167,7 @@ class FakeServer(ModelServer):
             await asyncio.Event().wait()
         if answer.status != 200:
             await asyncio.sleep(answer.first_s)
-            error = {"message": answer.message, "type": "BadRequestError", "code": answer.status}
+            error = {"message": answer.message, "param": answer.param, "code": answer.status}
             return web.json_response({"error": error}, status=answer.status)
         if not body.get("stream"):
             return await self._whole(answer, body, request)

@@ -76,6 +76,7 @@ def test_an_answer_and_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LONG = "This model's maximum context length is 64 tokens. However, you have 80 input tokens"
+MANY = "max_tokens=90 cannot be greater than max_model_len=64. Please request fewer output tokens."
 HUGE = b'{"choices":[],"usage":{"completion_tokens":' + b"9" * 5000 + b"}}"
 
 
@@ -117,6 +118,7 @@ def said(delta: Any = None, finish: Any = "stop", **more: Any) -> Answer:
         (Answer(status=502, message="no upstream"), "busy", "HTTP 502: no upstream"),
         (Answer(status=400, message=LONG), "too_long", "80 input tokens"),
         (Answer(status=400, message="than the maximum model length"), "too_long", ""),
+        (Answer(status=400, message=MANY, param="max_tokens"), "too_long", "max_tokens: max_"),
     ],
 )
 def test_what_comes_of_a_request(answer: Answer, status: str, error: str | None) -> None:
