@@ -361,8 +361,7 @@ def test_a_team_that_is_given_up_leaves_no_trace(
 ) -> None:
     monkeypatch.setattr("inframind_gym.live.gateway.team._BEAT_S", 0.3)
     monkeypatch.setattr("inframind_gym.live.gateway.team._PATIENCE_S", 0.1)
-    log = tmp_path / "log.jsonl"
-    slow = Answer("42", first_s=1.0)
+    log, slow = tmp_path / "log.jsonl", Answer("42", first_s=1.0)
     with running(tmp_path, lambda r, n: slow, policy="bid_price", log=str(log)) as rig:
 
         async def leave(asking: asyncio.Future[Any]) -> None:

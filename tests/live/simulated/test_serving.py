@@ -133,10 +133,8 @@ def test_who_goes_away_takes_the_request_along() -> None:
 
         async def scene(session: Session) -> Reading:
             body = {"max_tokens": 10_000, "ignore_eos": True}
-            streams = [False, True] * 9
-            tasks = [
-                asyncio.ensure_future(chat(session, servers[0], **body, stream=s)) for s in streams
-            ]
+            calls = (chat(session, servers[0], **body, stream=s) for s in [False, True] * 9)
+            tasks = [asyncio.ensure_future(call) for call in calls]
             await until_load(session, servers[0], 16, 2)
             for task in tasks:
                 task.cancel()
