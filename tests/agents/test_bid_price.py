@@ -216,8 +216,7 @@ def test_roles_that_fit_come_first_and_keep_to_their_rule() -> None:
         assert own[order[role, domain, rule, 0]] == role
         for r, calls in ((RoleRule.SINGLE, 1), (RoleRule.DOUBLE, 2)):
             assert {ROLES[own[p]].calls for p in order[role, domain, r]} == {calls}
-    code = order[0, 1, RoleRule.CODER]
-    assert {ROLES[roles_of("Code")[p]].writes_code for p in code} == {True}
+    assert {ROLES[roles_of("Code")[p]].writes_code for p in order[0, 1, RoleRule.CODER]} == {True}
 
 
 def played(recipe: Any, records: Any) -> Played:
@@ -280,8 +279,7 @@ def test_ease_is_estimated_from_embeddings_and_success_is_met_on_average() -> No
     assert np.corrcoef(easiness[:400], ease)[0, 1] > 0.9 and easiness[400] == 0.0  # never asked
     weights, centres = ease_of_questions(found, easiness[:400], embeddings)
     assert (embeddings @ weights - centres[0]).mean() == pytest.approx(0.0, abs=1e-6)
-    logit = log_odds(found, right, ease[found.records["task"]])
-    assert logit[0] == pytest.approx(ability, abs=0.1)
+    assert log_odds(found, right, ease[found.records["task"]])[0] == pytest.approx(ability, abs=0.1)
     # A text that says something and one that says nothing, of many more questions than numbers.
     told = np.zeros((4000, 384), np.float32)
     told[:, :5] = rng.normal(size=(4000, 5))

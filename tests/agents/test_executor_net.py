@@ -55,8 +55,7 @@ def test_numpy_plays_the_network_and_its_ablations_as_torch_trains_them(changes)
     played = {n: w.shape for n, w in weights.items() if "value" not in n}
     assert played == executor_shapes(5, 3, 10, **changes)
     planner = {f"planner.{name}": array for name, array in weights_of(PlannerNet()).items()}
-    executor = {f"executor.{name}": array for name, array in weights.items()}
-    player = Player(planner | executor, SPEC)
+    player = Player(planner | {f"executor.{name}": array for name, array in weights.items()}, SPEC)
     assert player.log_probs(resource, contexts) == pytest.approx(expected, abs=1e-5)
     contexts["models_up"] = 0b11101
     found = np.exp(player.log_probs(resource, contexts))

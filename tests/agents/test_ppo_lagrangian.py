@@ -73,8 +73,7 @@ def test_every_query_is_learned_from_once_as_it_ended(
     late = ended["latency_s"] > ended["budget_s"]
     learned = sum(len(batch.action) for batch in batches)
     assert len(ended) <= learned <= sum(map(len, decisions))
-    good = sum(int(batch.good.sum()) for batch in batches)
-    assert good == int((ended["solved"] & ~late).sum())
+    assert sum(int(batch.good.sum()) for batch in batches) == int((ended["solved"] & ~late).sum())
     # Those without an answer are late, at their deadlines.
     assert sum(int(batch.late.sum()) for batch in batches) == learned - len(ended) + late.sum()
     assert not any((batch.good & batch.late).any() for batch in batches)

@@ -71,8 +71,7 @@ def test_the_page_is_filled_and_stays_the_same(
     page.write_text(PAGE, encoding="utf-8")
     off = {f"{error}_median": 4.0 for error in ERRORS}
     fit = tmp_path / "fit.json"
-    left_out = {"50": {"mas": {"cells": 15, **off}}}
-    fit.write_text(json.dumps({"left_out": left_out}), "utf-8")
+    fit.write_text(json.dumps({"left_out": {"50": {"mas": {"cells": 15, **off}}}}), "utf-8")
     monkeypatch.setattr(fidelity, "FIT", fit)
     monkeypatch.setattr(server_card, "_EVALUATIONS", 200)  # a rough fit has its page, too
     code, out, err = call(data, tmp_path)

@@ -58,8 +58,7 @@ def test_what_a_table_was_made_with_is_found_within_the_errors(made: Outcomes) -
 
 def test_held_out_outcomes_are_predicted_within_chance(made: Outcomes) -> None:
     found = [hold_out(table(seed), 0.5, seed) for seed in range(8)]
-    share = found[0].count / np.isfinite(made.right).sum(axis=1)
-    np.testing.assert_allclose(share, 0.5, atol=0.05)
+    np.testing.assert_allclose(found[0].count / np.isfinite(made.right).sum(axis=1), 0.5, atol=0.05)
     in_sd = np.array([(of.predicted - of.measured) / of.chance_sd for of in found])
     assert np.sqrt((in_sd**2).mean()) == pytest.approx(1.0, abs=0.35)
     assert abs(in_sd.mean()) < 0.5

@@ -70,8 +70,7 @@ def sweep(env: Any, policy: Policy, seeds: Sequence[int], **options: Any) -> lis
     running = np.ones(len(seeds), np.bool_)
     done: list[list[NDArray[Any]]] = [[] for _ in seeds]
     while running.any():
-        actions = policy.act_batch(observations, env.contexts(), rows)
-        observations, _, over, _, _ = env.step(actions)
+        observations, _, over, _, _ = env.step(policy.act_batch(observations, env.contexts(), rows))
         owners, records = env.completed()
         for row in np.unique(owners[running[owners]]).tolist():
             done[row].append(records[owners == row])

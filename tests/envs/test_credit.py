@@ -28,8 +28,7 @@ def test_every_reward_and_cost_is_credited_to_the_decisions_that_earned_it(
     made: list[list[tuple[int, int]]] = [[], [], []]
     credited = ended = late = 0
     for _ in range(150):
-        context = inner.contexts()
-        for row, one in enumerate(context):
+        for row, one in enumerate(inner.contexts()):
             made[row].append((int(one["query"]), -1 if one["kind"] == 1 else int(one["node"])))
         _, rewards, _, _, infos = envs.step(envs.action_space.sample())
         assert infos["costs"][:, 0] == pytest.approx(infos["cost"])

@@ -30,8 +30,7 @@ CHEAP, DEAR = Recipe(0, 1, 0, (0,)), Recipe(0, 1, 0, (1,))
 
 def bound(good: Any, drawn_s: tuple[float, ...] = (10.0,), gpus: int = 1) -> SteadyBound:
     """A cheap recipe of 1 s and a dear one of 4 s on one server; `good` (2, 1, B)."""
-    table = np.array(good, float)
-    tables = Tables([CHEAP, DEAR], table, work_s=np.array([[[1.0]], [[4.0]]]))
+    tables = Tables([CHEAP, DEAR], np.array(good, float), work_s=np.array([[[1.0]], [[4.0]]]))
     recipes = Informed(np.unique(drawn_s), tables, np.ones(1), ONE, np.array([float(gpus)]))
     return SteadyBound(recipes, drawn_s)
 

@@ -16,8 +16,7 @@ def call(*arguments: object) -> tuple[int, str, str]:
 def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
     code, out, err = call("leaderboard", folder, "--json")
     assert (code, err) == (0, "")
-    board = json.loads(out)
-    assert {"policy", "workload", "rate_per_min", "budget_s"} <= set(board["rows"][0])
+    assert {"policy", "workload", "rate_per_min", "budget_s"} <= set(json.loads(out)["rows"][0])
     code, out, err = call("compare", folder, "bad", "good", "--json")
     assert (code, err) == (0, "")
     assert len(json.loads(out)["comparisons"]) == 1

@@ -130,8 +130,7 @@ def test_means_and_tails_by_hand() -> None:
     tail = Metric("tokens_p95", "p95", tail_of="tokens")
     layout = Layout(by_name(Metric("reward", ""), Metric("tokens", ""), tail))
     columns = {"reward": np.array([0.5, 0.7]), "tokens": np.array([10, 30])}
-    found = layout.evaluate(layout.table(columns).sum(axis=0))
-    assert found == {"reward": 0.6, "tokens": 20.0}
+    assert layout.evaluate(layout.table(columns).sum(axis=0)) == {"reward": 0.6, "tokens": 20.0}
     values, record = layout.values(columns)
     assert values.tolist() == [10.0, 30.0] and record.tolist() == [0, 1]
     detection = Metric("detection", "", part="caught", whole="lied")

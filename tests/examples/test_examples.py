@@ -65,8 +65,7 @@ def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     shown = []
-    cells = json.loads((EXAMPLES / name).read_text("utf-8"))["cells"]
-    for number, cell in enumerate(cells):
+    for number, cell in enumerate(json.loads((EXAMPLES / name).read_text("utf-8"))["cells"]):
         if cell["cell_type"] != "code":
             continue
         tree = ast.parse("".join(cell["source"]))

@@ -62,8 +62,7 @@ def test_random_decisions_under_demand(tmp_path: Path) -> None:
         assert summary["failed_wakes"] == summary["failed_loads"] == 0
         assert min(play.counters[k] for k in ("wakes", "loads", "sleeps", "offloads")) > 0
         served = sum(len(fake.requests) for fake in play.fakes)
-        episode = live.state.episode[0]
-        assert served == episode["requests_done"] + len(live.traffic._flights)
+        assert served == live.state.episode[0]["requests_done"] + len(live.traffic._flights)
         assert all(request["ignore_eos"] for fake in play.fakes for request in fake.requests)
         # A second episode goes on with the models that are there.
         play.begin(2)
@@ -207,8 +206,7 @@ def test_a_model_over_two_gpus(tmp_path: Path) -> None:
         card("qwen-14b", slots=4, slept_mem_tp1_MB=1_000),
         card("llama-8b", tp_min=2, slept_mem_tpg1_MB=1_000),
     ]
-    cluster = write_cluster(tmp_path, cards, gpus=2)
-    with stage(tmp_path, initial="empty", cluster=cluster) as play:
+    with stage(tmp_path, initial="empty", cluster=write_cluster(tmp_path, cards, gpus=2)) as play:
         play.begin(jobs=False)
         play.decide(1, 1)
         play.until(lambda: play.states(0)[0] == play.states(1)[0] == "active")

@@ -443,8 +443,7 @@ def test_jobs_come_at_the_mean_rate_of_the_demand(tmp_path: Path, kind: str) -> 
     trace = tmp_path / "trace.csv"
     trace.write_text("timestamp,input,output\n0,1,1\n1,1,1\n5,1,1\n6,1,1\n")
     needs: dict[str, Any] = {"profile": {"rates": [1, 4]}, "trace": {"path": str(trace)}}
-    arrivals = {"kind": kind, **needs.get(kind, {})}
-    demand = load_demand(write_demand(tmp_path, arrivals=arrivals))
+    demand = load_demand(write_demand(tmp_path, arrivals={"kind": kind, **needs.get(kind, {})}))
     horizon_s = 200_000.0
     process = JobArrivals(demand, 20.0, horizon_s, None)
     times_s, rows = np.empty(process.capacity), np.empty(process.capacity, np.int64)

@@ -56,6 +56,5 @@ def test_the_value_is_what_playing_the_optimum_brings(budget: int, price: float)
     """Dynamic programming and simulation share no code for transitions and tokens."""
     for complexity in range(3):
         solved = solve(load_settings(), complexity, budget, price, 150)
-        start = np.array([budget - 200])
-        value = solved.look_up(solved.value, start, np.zeros(1, np.int64))[0]
+        value = solved.look_up(solved.value, np.array([budget - 200]), np.zeros(1, np.int64))[0]
         assert reference(complexity, budget, price) == pytest.approx(value, abs=0.012)

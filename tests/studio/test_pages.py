@@ -150,8 +150,7 @@ def test_markup_in_answers_stays_text_and_axe_finds_no_fault(
 def test_two_runs_are_compared(serve: Callable[..., str], page: Any) -> None:
     address = serve()
     for strategy in ("adaptive", "critique_heavy"):
-        body = {"task": "Write.", "strategy": strategy}
-        assert page.request.post(f"{address}/run", data=body).ok
+        assert page.request.post(f"{address}/run", data={"task": "Write.", "strategy": strategy}).ok
     page.goto(f"{address}/token-budget")
     expect(page.get_by_role("region", name="runs").get_by_text("complete")).to_have_count(2)
     page.reload()

@@ -81,8 +81,7 @@ def test_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = tmp_path / "log.jsonl"
     with running(tmp_path, log=str(log), keys={"chat": KEY}) as rig:
         for credentials in (KEY, "Bearer wrong"):
-            refused = rig.ask(headers={"Authorization": credentials})
-            assert code(refused) == (401, "invalid_api_key")
+            assert code(rig.ask(headers={"Authorization": credentials})) == (401, "invalid_api_key")
         assert code(rig.ask(path="/metrics")) == (401, "invalid_api_key")
         assert rig.ask(path="/health")[0] == rig.ask(path="/ready")[0] == 200
         assert rig.ask(headers=BEARER)[0] == 200

@@ -145,8 +145,7 @@ def test_every_call_completes_once_whatever_happens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call_timeout_s", [None, 0.3])
 def test_a_call_that_times_out_is_sent_again_where_clients_do(call_timeout_s: float | None) -> None:
-    script = Answer("42", first_s=30.0)
-    with five(lambda *_: script) as servers, live(servers, call_s=0.3) as pool:
+    with five(lambda *_: Answer("42", first_s=30.0)) as servers, live(servers, call_s=0.3) as pool:
         (done,) = ask(pool.open(Prompts(), call_timeout_s=call_timeout_s), call())
     assert done.failed and done.retryable is (call_timeout_s is not None)
     assert done.finish_s - done.submit_s == pytest.approx(0.3, abs=0.25)
@@ -249,8 +248,7 @@ def test_a_stream_with_all_six_topologies(execution: str, tmp_path: Path) -> Non
     assert len(calls) == completed["calls"].sum() == sum(len(s.requests) for s in servers)
     found = records(log)
     assert [line["status"] for line in found] == ["ok"] * len(calls)
-    key = ["query", "node", "phase"]
-    by_key = {tuple(c[k] for k in key): c for c in calls}
+    by_key = {tuple(c[k] for k in ["query", "node", "phase"]): c for c in calls}
     phases = {"first": 0, "second": 1, "final": 2}
     for line in found:
         record = by_key[line["query"], line["node"], phases[line["phase"]]]

@@ -36,11 +36,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
         "prompt_tokens": (20, 90),
         "output_tokens": (10, 60),
     },
-    "starved_tiny_blocks": {
-        "block_size": (1, 2),
-        "cache": (1.0, 2.5),
-        "output_tokens": (10, 60),
-    },
+    "starved_tiny_blocks": {"block_size": (1, 2), "cache": (1.0, 2.5), "output_tokens": (10, 60)},
     "starved_many": {
         "slots": (4, 8),
         "block_size": (1, 2, 4),

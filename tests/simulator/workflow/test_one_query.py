@@ -202,8 +202,7 @@ def test_priority_of_calls(scheduler: str) -> None:
 
 
 def test_a_call_to_a_model_that_is_down_goes_to_the_next_one_that_is_up() -> None:
-    down = ["llama-3b", "deepseek-32b"]
-    _, sweep = alone("IO", 5, models=[0, 1, 2, 3, 4], down_models=down)
+    _, sweep = alone("IO", 5, models=[0, 1, 2, 3, 4], down_models=["llama-3b", "deepseek-32b"])
     (query,) = sweep.completed
     assert query["model"][:5].tolist() == [1, 1, 2, 3, 1]
     assert query["final_model"] == 1
