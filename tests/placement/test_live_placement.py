@@ -45,7 +45,7 @@ def play(tmp_path: Path) -> Iterator[Stage]:
 def test_random_decisions_under_demand(tmp_path: Path) -> None:
     """Everything is switched all the time: no call is lost, cut or sent to a sleeper."""
     rng = np.random.default_rng(0)
-    with stage(tmp_path) as play:
+    with stage(tmp_path, routing_interval_s=0.1, decision_interval_s=0.3) as play:
         live = play.live
         play.begin(1)
         assert [row.count("active") for row in map(play.states, range(2))] == [1, 1]
