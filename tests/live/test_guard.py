@@ -66,7 +66,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
 
 
 def answer(target: Target, *lines: bytes, most: float = math.inf) -> bytes:
-    """What comes back to these lines; nothing where the connection is closed or reset."""
+    """Return what comes back to these lines; nothing where the connection is closed or reset."""
     found = b""
     with (
         socket.create_connection(("127.0.0.1", target.port), timeout=20.0) as connection,

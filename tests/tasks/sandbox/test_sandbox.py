@@ -122,7 +122,7 @@ RIGHT_ANSWERS = [
 
 
 def holds(code: str, tests: str, error: type[Exception]) -> bool:
-    """Whether tests of ours pass in Python itself."""
+    """Return whether tests of ours pass in Python itself."""
     try:
         with warnings.catch_warnings(action="ignore"):
             exec(f"{code}\n{tests}", {})
